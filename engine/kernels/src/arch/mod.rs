@@ -1,0 +1,87 @@
+//! One file per instruction set: an implementation of `Vector` and the table stamped from the generic loops.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+
+/// AVX2, FMA and F16C are present.
+pub(crate) fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// AVX-512 F, BW, VL and DQ are present, beside all of AVX2.
+pub(crate) fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        has_avx2()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Stamps one function per table entry, compiled for `$features`, around the generic loops over `$vector`.
+macro_rules! stamp {
+    ($vector:ty, $isa:expr, $features:literal) => {
+        $crate::arch::stamp!(@functions $vector, $features,
+            dot_rows(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]);
+            dot_pointers(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize);
+            dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]);
+            dot_f16(a: &[f16], b: &[f16]) -> f32;
+            l2_sq_f16(a: &[f16], b: &[f16]) -> f32;
+            axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]);
+            axpy_pointers(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]);
+            axpy_f32(w: f32, x: &[f32], acc: &mut [f32]);
+            scale(w: f32, x: &mut [f32]);
+            max(z: &[f32]) -> f32;
+            exp_sum(z: &mut [f32], m: f32) -> f32;
+            gemm_nt(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
+            gemm_nn_add(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
+            f16_to_f32(src: &[f16], dst: &mut [f32]);
+            f32_to_f16(src: &[f32], dst: &mut [f16]);
+            prefetch(row: *const f16, len: usize);
+        );
+
+        pub(crate) static TABLE: $crate::table::Table = $crate::table::Table {
+            isa: $isa,
+            dot_rows,
+            dot_pointers,
+            dot_group,
+            dot_f16,
+            l2_sq_f16,
+            axpy_rows,
+            axpy_pointers,
+            axpy_f32,
+            scale,
+            max,
+            exp_sum,
+            gemm_nt,
+            gemm_nn_add,
+            f16_to_f32,
+            f32_to_f16,
+            prefetch,
+        };
+    };
+    (@functions $vector:ty, $features:literal,
+        $($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(
+            #[target_feature(enable = $features)]
+            unsafe fn $name($($arg: $type),*) $(-> $result)? {
+                // SAFETY: this function is compiled for the vector's instruction set; lengths are the caller's.
+                unsafe { $crate::generic::$name::<$vector>($($arg),*) }
+            }
+        )*
+    };
+}
+pub(crate) use stamp;

@@ -1,0 +1,266 @@
+//! The safe door to the kernels: it checks lengths, then calls the chosen path.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use half::f16;
+
+use crate::isa::{Isa, IsaError};
+use crate::table::Table;
+
+/// The kernels of one path. One pointer, cheap to copy.
+///
+/// Shapes: `q` is [g, dim] in f32, `rows` is [n, dim] in f16, both contiguous. All functions panic when lengths do not
+/// fit each other or `dim` is 0; any `dim` works, multiples of 16 are fast.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    table: &'static Table,
+}
+
+/// Rows whose addresses are resolved (and prefetched) ahead of their use by the gathering kernels.
+const AHEAD: usize = 16;
+
+impl Kernels {
+    /// The path forced by the environment variable `RECOLLECT_KERNELS`, else the fastest of this CPU. Detected once per
+    /// process. A value that cannot be honoured is ignored here; a program's start should report it through
+    /// [`Kernels::from_env`].
+    pub fn native() -> Kernels {
+        static NATIVE: OnceLock<Kernels> = OnceLock::new();
+        *NATIVE.get_or_init(|| Kernels::from_env().unwrap_or_else(|_| Kernels::fastest()))
+    }
+
+    /// As [`Kernels::native`], but an unknown or unavailable path in `RECOLLECT_KERNELS` is an error. Unset, empty and
+    /// `auto` mean the fastest.
+    pub fn from_env() -> Result<Kernels, IsaError> {
+        match std::env::var("RECOLLECT_KERNELS").as_deref() {
+            Err(_) | Ok("" | "auto") => Ok(Kernels::fastest()),
+            Ok(name) => {
+                let isa: Isa = name.parse()?;
+                Kernels::with(isa).ok_or(IsaError::Unavailable(isa))
+            }
+        }
+    }
+
+    fn fastest() -> Kernels {
+        Isa::ALL.into_iter().rev().find_map(Kernels::with).unwrap_or(Kernels { table: &crate::scalar::TABLE })
+    }
+
+    /// The path of `isa`; `None` when this CPU or this build lacks it.
+    pub fn with(isa: Isa) -> Option<Kernels> {
+        if !isa.is_available() {
+            return None;
+        }
+        let table = match isa {
+            Isa::Scalar => &crate::scalar::TABLE,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &crate::arch::avx2::TABLE,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &crate::arch::avx512::TABLE,
+            _ => return None,
+        };
+        Some(Kernels { table })
+    }
+
+    /// The instruction set of this path.
+    pub fn isa(&self) -> Isa {
+        self.table.isa
+    }
+
+    /// `out[h * n + r] = q_h . row_r`. Each row is loaded once for all query rows.
+    pub fn dot_rows(&self, q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]) {
+        let (g, n) = (rows_of(q.len(), dim), rows_of(rows.len(), dim));
+        assert!(out.len() == g * n, "dot_rows: out has {} of {g} x {n}", out.len());
+        // SAFETY: the CPU has the path's instruction set (checked by `with`) and the lengths fit.
+        unsafe { (self.table.dot_rows)(q, dim, rows, out) }
+    }
+
+    /// [`Kernels::dot_rows`] for rows that lie anywhere: `out[h * n + i] = q_h . rows[i]`, n the number of rows. Rows
+    /// are prefetched some ahead of their use.
+    pub fn dot_gather<'a, I>(&self, q: &[f32], dim: usize, rows: I, out: &mut [f32])
+    where
+        I: IntoIterator<Item = &'a [f16], IntoIter: ExactSizeIterator>,
+    {
+        let (g, rows) = (rows_of(q.len(), dim), rows.into_iter());
+        let n = rows.len();
+        assert!(out.len() == g * n, "dot_gather: out has {} of {g} x {n}", out.len());
+        self.in_batches(dim, rows, n, |from, batch| {
+            // SAFETY: as in `dot_rows`; every pointer comes from a slice of `dim` elements that outlives the call, and
+            // `in_batches` never passes more than n rows in all.
+            unsafe { (self.table.dot_pointers)(q, dim, batch, &mut out[from..], n) }
+        });
+    }
+
+    /// One row against all query rows: `out[h] = q_h . row`.
+    pub fn dot_group(&self, q: &[f32], dim: usize, row: &[f16], out: &mut [f32]) {
+        let g = rows_of(q.len(), dim);
+        assert!(row.len() == dim && out.len() == g, "dot_group: row or out does not fit");
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.dot_group)(q, dim, row, out) }
+    }
+
+    /// `q . row`.
+    pub fn dot(&self, q: &[f32], row: &[f16]) -> f32 {
+        let mut out = [0.0];
+        self.dot_group(q, row.len(), row, &mut out);
+        out[0]
+    }
+
+    /// `a . b` of two stored rows.
+    pub fn dot_f16(&self, a: &[f16], b: &[f16]) -> f32 {
+        assert!(a.len() == b.len(), "dot_f16: {} and {} elements", a.len(), b.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.dot_f16)(a, b) }
+    }
+
+    /// The squared Euclidean distance of two stored rows.
+    pub fn l2_sq_f16(&self, a: &[f16], b: &[f16]) -> f32 {
+        assert!(a.len() == b.len(), "l2_sq_f16: {} and {} elements", a.len(), b.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.l2_sq_f16)(a, b) }
+    }
+
+    /// `acc[h] += w[h] * row`: `w` is [g], `acc` [g, dim] with dim the length of `row`.
+    pub fn axpy_group(&self, w: &[f32], row: &[f16], acc: &mut [f32]) {
+        self.axpy_rows(w, row.len(), row, acc);
+    }
+
+    /// `acc[h] += sum over r of w[h * n + r] * row_r`: `w` is [g, n], `rows` [n, dim], `acc` [g, dim]. Sums stay in
+    /// registers while the rows stream by once for up to three heads.
+    pub fn axpy_rows(&self, w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]) {
+        let (g, n) = (rows_of(acc.len(), dim), rows_of(rows.len(), dim));
+        assert!(w.len() == g * n, "axpy_rows: {} weights of {g} x {n}", w.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.axpy_rows)(w, dim, rows, acc) }
+    }
+
+    /// [`Kernels::axpy_rows`] for rows that lie anywhere, prefetched some ahead of their use.
+    pub fn axpy_gather<'a, I>(&self, w: &[f32], dim: usize, rows: I, acc: &mut [f32])
+    where
+        I: IntoIterator<Item = &'a [f16], IntoIter: ExactSizeIterator>,
+    {
+        let (g, rows) = (rows_of(acc.len(), dim), rows.into_iter());
+        let n = rows.len();
+        assert!(w.len() == g * n, "axpy_gather: {} weights of {g} x {n}", w.len());
+        self.in_batches(dim, rows, n, |from, batch| {
+            // SAFETY: as in `dot_gather`.
+            unsafe { (self.table.axpy_pointers)(&w[from..], n, dim, batch, acc) }
+        });
+    }
+
+    /// `acc += w * x`.
+    pub fn axpy_f32(&self, w: f32, x: &[f32], acc: &mut [f32]) {
+        assert!(x.len() == acc.len(), "axpy_f32: {} and {} elements", x.len(), acc.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.axpy_f32)(w, x, acc) }
+    }
+
+    /// `x *= w`.
+    pub fn scale(&self, w: f32, x: &mut [f32]) {
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.scale)(w, x) }
+    }
+
+    /// The largest element, -inf of none. No element may be NaN.
+    pub fn max(&self, z: &[f32]) -> f32 {
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.max)(z) }
+    }
+
+    /// `z := exp(z - m)`; returns the sum. `m` is the maximum of a set that `z` is part of, so differences are at most
+    /// 0; the relative error is below 2e-7 down to -87 and the result 0 below (so for `z` = -inf too); `exp(0)` is
+    /// exactly 1. With `m` = -inf (nothing is visible) everything becomes 0. NaN stays NaN.
+    pub fn exp_sum(&self, z: &mut [f32], m: f32) -> f32 {
+        if m == f32::NEG_INFINITY {
+            z.fill(0.0);
+            return 0.0;
+        }
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.exp_sum)(z, m) }
+    }
+
+    /// C[m, n] = A[m, dim] . B[n, dim]^T in f32, blocked, on one thread. All are contiguous.
+    pub fn gemm_nt(&self, a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]) {
+        check_gemm((a.len(), b.len(), c.len()), dim, m, n);
+        if m > 0 && n > 0 {
+            // SAFETY: as in `dot_rows`.
+            unsafe { (self.table.gemm_nt)(a, b, dim, m, n, c) }
+        }
+    }
+
+    /// C[m, n] += A[m, dim] . B[dim, n] in f32, blocked, on one thread. All are contiguous.
+    pub fn gemm_nn_add(&self, a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]) {
+        check_gemm((a.len(), b.len(), c.len()), dim, m, n);
+        if m > 0 && n > 0 {
+            // SAFETY: as in `dot_rows`.
+            unsafe { (self.table.gemm_nn_add)(a, b, dim, m, n, c) }
+        }
+    }
+
+    /// Widens; exact.
+    pub fn f16_to_f32(&self, src: &[f16], dst: &mut [f32]) {
+        assert!(src.len() == dst.len(), "f16_to_f32: {} and {} elements", src.len(), dst.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.f16_to_f32)(src, dst) }
+    }
+
+    /// Rounds to nearest even; beyond 65504 it gives infinity.
+    pub fn f32_to_f16(&self, src: &[f32], dst: &mut [f16]) {
+        assert!(src.len() == dst.len(), "f32_to_f16: {} and {} elements", src.len(), dst.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.f32_to_f16)(src, dst) }
+    }
+
+    /// A hint to bring all cache lines of `row` near.
+    #[inline]
+    pub fn prefetch(&self, row: &[f16]) {
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.prefetch)(row.as_ptr(), row.len()) }
+    }
+
+    /// Hands the addresses of `rows` to `work(first row, addresses)` in batches; while one batch is worked on, the next
+    /// is on its way from memory. At most `n` rows are taken.
+    fn in_batches<'a>(
+        &self,
+        dim: usize,
+        rows: impl Iterator<Item = &'a [f16]>,
+        n: usize,
+        mut work: impl FnMut(usize, &[*const f16]),
+    ) {
+        let mut rows = rows.take(n);
+        let mut fill = |batch: &mut [*const f16; AHEAD]| {
+            let mut len = 0;
+            for (slot, row) in batch.iter_mut().zip(&mut rows) {
+                assert!(row.len() == dim, "gather: a row has {} of {dim} elements", row.len());
+                self.prefetch(row);
+                *slot = row.as_ptr();
+                len += 1;
+            }
+            len
+        };
+        let (mut now, mut next) = ([std::ptr::null(); AHEAD], [std::ptr::null(); AHEAD]);
+        let (mut from, mut len) = (0, fill(&mut now));
+        while len > 0 {
+            let coming = fill(&mut next);
+            work(from, &now[..len]);
+            from += len;
+            std::mem::swap(&mut now, &mut next);
+            len = coming;
+        }
+    }
+}
+
+impl fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kernels({})", self.isa())
+    }
+}
+
+fn rows_of(len: usize, dim: usize) -> usize {
+    assert!(dim > 0 && len.is_multiple_of(dim), "{len} elements are not rows of {dim}");
+    len / dim
+}
+
+fn check_gemm((a, b, c): (usize, usize, usize), dim: usize, m: usize, n: usize) {
+    assert!(dim > 0, "gemm: dim is 0");
+    assert!(a == m * dim && b == n * dim && c == m * n, "gemm: {a}, {b}, {c} elements for {m} x {n} x {dim}");
+}

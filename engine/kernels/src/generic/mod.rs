@@ -1,0 +1,53 @@
+//! The loops, written once over `Vector`; `arch::stamp!` compiles them for each instruction set.
+//!
+//! Every function here is `#[inline(always)]`, so that it takes the target features of the function it is stamped into.
+
+#![allow(clippy::needless_range_loop, reason = "tiles index two arrays by the same register number")]
+
+mod axpy;
+mod convert;
+mod dot;
+mod gemm;
+mod softmax;
+
+use half::f16;
+
+pub(crate) use axpy::{axpy_f32, axpy_pointers, axpy_rows, scale};
+pub(crate) use convert::{f16_to_f32, f32_to_f16, prefetch};
+pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};
+pub(crate) use gemm::{gemm_nn_add, gemm_nt};
+pub(crate) use softmax::{exp_sum, max};
+
+/// Where the rows of a call lie.
+trait RowPointers: Copy {
+    /// # Safety
+    /// `r` is less than the number of rows.
+    unsafe fn row(self, r: usize) -> *const f16;
+}
+
+/// Rows one after the other.
+#[derive(Clone, Copy)]
+struct Contiguous {
+    base: *const f16,
+    dim: usize,
+}
+
+impl RowPointers for Contiguous {
+    #[inline(always)]
+    unsafe fn row(self, r: usize) -> *const f16 {
+        // SAFETY: `r` is a row of the slice that `base` starts.
+        unsafe { self.base.add(r * self.dim) }
+    }
+}
+
+/// Rows anywhere.
+#[derive(Clone, Copy)]
+struct Scattered<'a>(&'a [*const f16]);
+
+impl RowPointers for Scattered<'_> {
+    #[inline(always)]
+    unsafe fn row(self, r: usize) -> *const f16 {
+        // SAFETY: `r` is less than the number of pointers.
+        unsafe { *self.0.get_unchecked(r) }
+    }
+}

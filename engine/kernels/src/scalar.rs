@@ -1,0 +1,158 @@
+//! The plain twin of every kernel: one obvious loop each. Used as the reference of the tests and on CPUs that have
+//! none of the faster paths.
+
+use half::f16;
+
+use crate::isa::Isa;
+use crate::table::Table;
+
+pub(crate) static TABLE: Table = Table {
+    isa: Isa::Scalar,
+    dot_rows,
+    dot_pointers,
+    dot_group,
+    dot_f16,
+    l2_sq_f16,
+    axpy_rows,
+    axpy_pointers,
+    axpy_f32,
+    scale,
+    max,
+    exp_sum,
+    gemm_nt,
+    gemm_nn_add,
+    f16_to_f32,
+    f32_to_f16,
+    prefetch,
+};
+
+fn dot(q: &[f32], row: &[f16]) -> f32 {
+    q.iter().zip(row).map(|(&x, y)| x * y.to_f32()).sum()
+}
+
+fn dot_rows(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]) {
+    let n = rows.len() / dim;
+    for (h, q) in q.chunks_exact(dim).enumerate() {
+        for (r, row) in rows.chunks_exact(dim).enumerate() {
+            out[h * n + r] = dot(q, row);
+        }
+    }
+}
+
+/// # Safety
+/// Every pointer of `rows` points to `dim` readable f16.
+unsafe fn dot_pointers(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize) {
+    for (h, q) in q.chunks_exact(dim).enumerate() {
+        for (r, &row) in rows.iter().enumerate() {
+            // SAFETY: the caller promises `dim` readable f16 behind every pointer.
+            let row = unsafe { std::slice::from_raw_parts(row, dim) };
+            out[h * stride + r] = dot(q, row);
+        }
+    }
+}
+
+fn dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]) {
+    for (q, out) in q.chunks_exact(dim).zip(out) {
+        *out = dot(q, row);
+    }
+}
+
+fn dot_f16(a: &[f16], b: &[f16]) -> f32 {
+    a.iter().zip(b).map(|(x, y)| x.to_f32() * y.to_f32()).sum()
+}
+
+fn l2_sq_f16(a: &[f16], b: &[f16]) -> f32 {
+    a.iter().zip(b).map(|(x, y)| (x.to_f32() - y.to_f32()).powi(2)).sum()
+}
+
+fn axpy(w: f32, row: &[f16], acc: &mut [f32]) {
+    for (acc, x) in acc.iter_mut().zip(row) {
+        *acc += w * x.to_f32();
+    }
+}
+
+fn axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]) {
+    let n = rows.len() / dim;
+    for (h, acc) in acc.chunks_exact_mut(dim).enumerate() {
+        for (r, row) in rows.chunks_exact(dim).enumerate() {
+            axpy(w[h * n + r], row, acc);
+        }
+    }
+}
+
+/// # Safety
+/// Every pointer of `rows` points to `dim` readable f16.
+unsafe fn axpy_pointers(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]) {
+    for (h, acc) in acc.chunks_exact_mut(dim).enumerate() {
+        for (r, &row) in rows.iter().enumerate() {
+            // SAFETY: the caller promises `dim` readable f16 behind every pointer.
+            let row = unsafe { std::slice::from_raw_parts(row, dim) };
+            axpy(w[h * stride + r], row, acc);
+        }
+    }
+}
+
+fn axpy_f32(w: f32, x: &[f32], acc: &mut [f32]) {
+    for (acc, x) in acc.iter_mut().zip(x) {
+        *acc += w * x;
+    }
+}
+
+fn scale(w: f32, x: &mut [f32]) {
+    for x in x {
+        *x *= w;
+    }
+}
+
+fn max(z: &[f32]) -> f32 {
+    z.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+fn exp_sum(z: &mut [f32], m: f32) -> f32 {
+    let mut sum = 0.0;
+    for z in z {
+        let x = *z - m;
+        *z = match x {
+            x if x < EXP_MIN => 0.0,
+            x if x > EXP_MAX => EXP_MAX.exp(),
+            x => x.exp(),
+        };
+        sum += *z;
+    }
+    sum
+}
+
+/// Below this difference the exponential is taken as 0 on every path (it is 1.6e-38, the last normal f32).
+pub(crate) const EXP_MIN: f32 = -87.0;
+/// Differences are clamped to this; they are at most 0 wherever `m` is the maximum.
+pub(crate) const EXP_MAX: f32 = 88.0;
+
+fn gemm_nt(a: &[f32], b: &[f32], dim: usize, _m: usize, n: usize, c: &mut [f32]) {
+    for (a, c) in a.chunks_exact(dim).zip(c.chunks_exact_mut(n)) {
+        for (b, c) in b.chunks_exact(dim).zip(c) {
+            *c = a.iter().zip(b).map(|(x, y)| x * y).sum();
+        }
+    }
+}
+
+fn gemm_nn_add(a: &[f32], b: &[f32], dim: usize, _m: usize, n: usize, c: &mut [f32]) {
+    for (a, c) in a.chunks_exact(dim).zip(c.chunks_exact_mut(n)) {
+        for (&a, b) in a.iter().zip(b.chunks_exact(n)) {
+            axpy_f32(a, b, c);
+        }
+    }
+}
+
+fn f16_to_f32(src: &[f16], dst: &mut [f32]) {
+    for (dst, src) in dst.iter_mut().zip(src) {
+        *dst = src.to_f32();
+    }
+}
+
+fn f32_to_f16(src: &[f32], dst: &mut [f16]) {
+    for (dst, &src) in dst.iter_mut().zip(src) {
+        *dst = f16::from_f32(src);
+    }
+}
+
+fn prefetch(_row: *const f16, _len: usize) {}

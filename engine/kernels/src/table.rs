@@ -1,0 +1,30 @@
+//! The table of function pointers that a path fills in.
+
+use half::f16;
+
+use crate::isa::Isa;
+
+/// One path. Every function is `unsafe`: the caller (the door) has checked that the CPU has the instruction set and
+/// that the slices have the lengths that the door documents; row pointers point to `dim` readable f16 each.
+#[expect(clippy::type_complexity, reason = "the argument names in the pointer types are their documentation")]
+pub(crate) struct Table {
+    pub isa: Isa,
+    pub dot_rows: unsafe fn(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]),
+    /// `out[h * stride + r] = q_h . rows[r]`; `out` reaches to the last of these.
+    pub dot_pointers: unsafe fn(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize),
+    pub dot_group: unsafe fn(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]),
+    pub dot_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
+    pub l2_sq_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
+    pub axpy_rows: unsafe fn(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]),
+    /// `acc[h * dim + d] += sum over r of w[h * stride + r] * rows[r][d]`.
+    pub axpy_pointers: unsafe fn(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]),
+    pub axpy_f32: unsafe fn(w: f32, x: &[f32], acc: &mut [f32]),
+    pub scale: unsafe fn(w: f32, x: &mut [f32]),
+    pub max: unsafe fn(z: &[f32]) -> f32,
+    pub exp_sum: unsafe fn(z: &mut [f32], m: f32) -> f32,
+    pub gemm_nt: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
+    pub gemm_nn_add: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
+    pub f16_to_f32: unsafe fn(src: &[f16], dst: &mut [f32]),
+    pub f32_to_f16: unsafe fn(src: &[f32], dst: &mut [f16]),
+    pub prefetch: unsafe fn(row: *const f16, len: usize),
+}

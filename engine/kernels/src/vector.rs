@@ -1,0 +1,50 @@
+//! The private vector trait that the loops of `generic` are written over.
+
+use half::f16;
+
+/// A register of `LANES` f32.
+///
+/// # Safety
+/// Every method may only run on a CPU with the implementor's instruction set, inside a function compiled for it (all
+/// are `#[inline(always)]`). Pointers need no alignment; `LANES` elements behind them must be readable (or writable).
+/// The `_part` methods touch `len` elements only, `0 < len < LANES`.
+pub(crate) trait Vector: Copy {
+    const LANES: usize;
+
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(p: *const f32) -> Self;
+    unsafe fn store(self, p: *mut f32);
+    unsafe fn load_f16(p: *const f16) -> Self;
+    /// Rounds to nearest even.
+    unsafe fn store_f16(self, p: *mut f16);
+    /// The first `len` lanes from memory, the others 0.
+    unsafe fn load_part(p: *const f32, len: usize) -> Self;
+    unsafe fn load_f16_part(p: *const f16, len: usize) -> Self;
+    unsafe fn store_part(self, p: *mut f32, len: usize);
+
+    unsafe fn add(self, b: Self) -> Self;
+    unsafe fn sub(self, b: Self) -> Self;
+    unsafe fn mul(self, b: Self) -> Self;
+    /// `self * b + c`, rounded once.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// `c - self * b`, rounded once.
+    unsafe fn neg_mul_add(self, b: Self, c: Self) -> Self;
+    /// The larger of each lane; `b` where either is NaN.
+    unsafe fn max(self, b: Self) -> Self;
+    /// The smaller of each lane; `b` where either is NaN.
+    unsafe fn min(self, b: Self) -> Self;
+    /// To the nearest integer, still a float.
+    unsafe fn round(self) -> Self;
+    /// 2 to the power of every lane, which holds an integer in -126..=127.
+    unsafe fn pow2(self) -> Self;
+    /// `self`, but 0 where `x < limit`. A NaN in `x` keeps the lane.
+    unsafe fn zero_below(self, x: Self, limit: Self) -> Self;
+
+    unsafe fn sum(self) -> f32;
+    unsafe fn max_lane(self) -> f32;
+    /// Four horizontal sums at once.
+    unsafe fn sum4(v: [Self; 4]) -> [f32; 4];
+
+    /// A hint to bring the cache line at `p` near; `p` need not be readable.
+    unsafe fn prefetch_line(p: *const u8);
+}
