@@ -1,0 +1,39 @@
+//! How a product becomes a logit.
+
+/// The attention description of a request: scale and soft-cap. Neither is guessed anywhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Description {
+    /// Multiplies q . k; usually 1 / sqrt(key dim).
+    pub scale: f32,
+    /// Squeezes logits into (-softcap, softcap) by a tanh.
+    pub softcap: Option<f32>,
+}
+
+impl Description {
+    /// A plain scale without a soft-cap.
+    pub fn scaled(scale: f32) -> Description {
+        Description { scale, softcap: None }
+    }
+
+    /// The logit of the raw product q . k.
+    pub fn logit(&self, qk: f32) -> f32 {
+        self.cap(self.scale * qk)
+    }
+
+    /// The logit of an already scaled product.
+    pub(crate) fn cap(&self, z: f32) -> f32 {
+        match self.softcap {
+            Some(cap) => cap * (z / cap).tanh(),
+            None => z,
+        }
+    }
+
+    /// [`Description::cap`] on all of `z`; costs nothing without a soft-cap.
+    pub(crate) fn cap_all(&self, z: &mut [f32]) {
+        if self.softcap.is_some() {
+            for z in z {
+                *z = self.cap(*z);
+            }
+        }
+    }
+}
