@@ -1,9 +1,7 @@
 //! The laws of partials.
 
-mod common;
-
+use crate::common::{Noise, paths, range};
 use attention::{Description, Partial, Rows};
-use common::{Noise, paths, range};
 use proptest::prelude::*;
 
 fn partial(m: f32, l: f32, o: &[f32]) -> Partial {

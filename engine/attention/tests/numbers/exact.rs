@@ -1,12 +1,10 @@
 //! Exact attention in every form against the f64 oracle, within the bound that the crate states.
 
-mod common;
-
+use crate::common::{Noise, check, paths, range};
 use attention::{
     BlockPartials, BlockScratch, CausalBlock, Description, EXTENT_TOKENS, HeadRows, Partial, Rows, Scratch,
     attend_block, attend_ids, attend_range, oracle,
 };
-use common::{Noise, check, paths, range};
 use kernels::{Kernels, f16};
 use proptest::prelude::*;
 
