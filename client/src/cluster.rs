@@ -1,0 +1,91 @@
+//! The shards of one deployment as one thing to open sessions on.
+
+use crate::grpc::check_protocol;
+use crate::{Address, Config, Error, GrpcShard, Session, SessionSpec, Shard};
+use futures::future::try_join_all;
+use std::sync::Arc;
+use wire::placement::{Grid, Layout, Map, Member};
+use wire::v1;
+
+/// Connected shards and the map that places heads on them.
+pub struct Cluster {
+    shards: Vec<Described>,
+    map: Map,
+}
+
+/// A shard and what it said about itself.
+#[derive(Clone)]
+pub(crate) struct Described {
+    pub(crate) shard: Arc<dyn Shard>,
+    pub(crate) max_message_bytes: u64,
+}
+
+impl Cluster {
+    /// Connects to every address under the default [`Config`]; all must answer.
+    pub async fn connect(addresses: &[impl AsRef<str>]) -> Result<Cluster, Error> {
+        Cluster::connect_with(addresses, &Config::default()).await
+    }
+
+    /// Connects to every address; all must answer.
+    pub async fn connect_with(addresses: &[impl AsRef<str>], config: &Config) -> Result<Cluster, Error> {
+        let parsed: Vec<Address> =
+            addresses.iter().map(|text| text.as_ref().parse()).collect::<Result<_, _>>()?;
+        let connected =
+            try_join_all(parsed.iter().map(|address| GrpcShard::connect(address, config))).await?;
+        Cluster::new(connected.into_iter().map(|shard| Arc::new(shard) as Arc<dyn Shard>).collect()).await
+    }
+
+    /// Of shards that run wherever they run. Their memory budgets are their weights in the placement.
+    pub async fn new(shards: Vec<Arc<dyn Shard>>) -> Result<Cluster, Error> {
+        let answers = try_join_all(shards.iter().map(describe)).await?;
+        let members = shards.iter().zip(&answers).map(|(shard, described)| Member {
+            name: shard.name().to_owned(),
+            weight: weight(described.memory_budget_bytes),
+        });
+        let map = Map::new(1, Grid::default(), members.collect())?;
+        let shards = shards
+            .into_iter()
+            .zip(answers)
+            .map(|(shard, described)| Described { shard, max_message_bytes: described.max_message_bytes })
+            .collect();
+        Ok(Cluster { shards, map })
+    }
+
+    /// The shards, in the order they were given.
+    pub fn shards(&self) -> impl Iterator<Item = &Arc<dyn Shard>> {
+        self.shards.iter().map(|described| &described.shard)
+    }
+
+    /// The map in use.
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Opens a session on every shard that is to hold some of it; on none if one of them refuses.
+    pub async fn open(&self, spec: SessionSpec) -> Result<Session, Error> {
+        Session::open(self, spec).await
+    }
+
+    pub(crate) fn described(&self) -> &[Described] {
+        &self.shards
+    }
+
+    /// One replica: a head lives on one shard.
+    pub(crate) fn layout(&self, lineage: &[u8], fingerprint: &v1::Fingerprint) -> Result<Layout, Error> {
+        Ok(self.map.layout(lineage, fingerprint.layers, fingerprint.kv_heads, 1)?)
+    }
+}
+
+async fn describe(shard: &Arc<dyn Shard>) -> Result<v1::DescribeResponse, Error> {
+    let described = shard
+        .describe(v1::DescribeRequest { protocol: wire::PROTOCOL })
+        .await
+        .map_err(|status| Error::from_status(shard.name(), &status))?;
+    check_protocol(shard.name(), &described)?;
+    Ok(described)
+}
+
+/// In units of 64 MiB, so that small differences of the budget move nothing.
+fn weight(memory_budget_bytes: u64) -> u32 {
+    u32::try_from(memory_budget_bytes >> 26).unwrap_or(u32::MAX).max(1)
+}

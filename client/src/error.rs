@@ -1,0 +1,166 @@
+//! What can go wrong between a caller and its shards. Every message is one line and names the shard.
+
+use tonic::{Code, Status};
+
+/// What a program should do about an error; decides its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The caller asked for something that cannot be: exit code 64.
+    Usage,
+    /// A shard is absent, lost, restarted, silent or of another version: exit code 69.
+    Unavailable,
+    /// Anything else: exit code 1.
+    Failed,
+}
+
+/// An error of the cluster or of a session.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// An address that cannot be connected to.
+    #[error("shard address {address:?}: {reason}")]
+    Address {
+        /// As written.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A set of shards that cannot be placed on.
+    #[error("shards: {0}")]
+    Shards(#[from] wire::placement::PlacementError),
+    /// Lengths, positions or ranges that do not fit the session; found before anything is sent.
+    #[error("{0}")]
+    Input(String),
+    /// A shard that cannot be reached, closed the connection, or did not answer in time.
+    #[error("shard {shard}: unavailable: {reason}")]
+    Unavailable {
+        /// Its name.
+        shard: String,
+        /// What the transport says.
+        reason: String,
+    },
+    /// A shard of another version.
+    #[error(
+        "shard {shard}: speaks protocol {theirs}, this program speaks {ours}; run the same release on both"
+    )]
+    Protocol {
+        /// Its name.
+        shard: String,
+        /// As the shard says.
+        theirs: u32,
+        /// Of this build.
+        ours: u32,
+    },
+    /// Another process answers under the name: what the session held there is gone.
+    #[error("shard {shard}: restarted, the session's tokens there are lost")]
+    Restarted {
+        /// Its name.
+        shard: String,
+    },
+    /// The shard runs and no longer holds the session: its lease ran out, or it was closed.
+    #[error("shard {shard}: does not hold the session any more: {reason}")]
+    SessionLost {
+        /// Its name.
+        shard: String,
+        /// As the shard says.
+        reason: String,
+    },
+    /// A refusal by the shard, with its reason.
+    #[error("shard {shard}: {}: {message}", code_name(*code))]
+    Refused {
+        /// Its name.
+        shard: String,
+        /// gRPC status code.
+        code: Code,
+        /// As the shard says.
+        message: String,
+    },
+    /// An answer that is not one to the question; never passed on.
+    #[error("shard {shard}: bad answer: {what}")]
+    Answer {
+        /// Its name.
+        shard: String,
+        /// What does not fit.
+        what: String,
+    },
+}
+
+impl Error {
+    /// From what a shard answered to a call.
+    pub fn from_status(shard: &str, status: &Status) -> Error {
+        let (shard, message) = (shard.to_owned(), one_line(status.message()));
+        match status.code() {
+            Code::Unavailable | Code::DeadlineExceeded => Error::Unavailable { shard, reason: message },
+            Code::NotFound => Error::SessionLost { shard, reason: message },
+            code => Error::Refused { shard, code, message },
+        }
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Address { .. } | Error::Shards(_) => Kind::Usage,
+            Error::Unavailable { .. }
+            | Error::Protocol { .. }
+            | Error::Restarted { .. }
+            | Error::SessionLost { .. } => Kind::Unavailable,
+            Error::Refused { code: Code::FailedPrecondition, .. } => Kind::Unavailable,
+            Error::Input(_) | Error::Refused { .. } | Error::Answer { .. } => Kind::Failed,
+        }
+    }
+
+    /// The shard at fault, if there is one.
+    pub fn shard(&self) -> Option<&str> {
+        match self {
+            Error::Address { .. } | Error::Shards(_) | Error::Input(_) => None,
+            Error::Unavailable { shard, .. }
+            | Error::Protocol { shard, .. }
+            | Error::Restarted { shard }
+            | Error::SessionLost { shard, .. }
+            | Error::Refused { shard, .. }
+            | Error::Answer { shard, .. } => Some(shard),
+        }
+    }
+}
+
+/// The innermost cause of an error: "Connection refused" rather than "transport error".
+pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    one_line(&cause.to_string())
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// `ResourceExhausted` as "resource exhausted".
+fn code_name(code: Code) -> String {
+    let mut words = String::new();
+    for c in format!("{code:?}").chars() {
+        if c.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.extend(c.to_lowercase());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_become_lines_that_name_the_shard() {
+        let say = |status: Status| Error::from_status("127.0.0.1:7420", &status);
+        let gone = say(Status::unavailable("Connection refused\n(os error 111)"));
+        assert_eq!(gone.to_string(), "shard 127.0.0.1:7420: unavailable: Connection refused (os error 111)");
+        assert_eq!((gone.kind(), gone.shard()), (Kind::Unavailable, Some("127.0.0.1:7420")));
+        let full = say(Status::resource_exhausted("needs 9 GiB, 4 GiB are free"));
+        assert_eq!(full.to_string(), "shard 127.0.0.1:7420: resource exhausted: needs 9 GiB, 4 GiB are free");
+        assert_eq!(full.kind(), Kind::Failed);
+        assert_eq!(say(Status::not_found("unknown session")).kind(), Kind::Unavailable);
+        assert_eq!(say(Status::deadline_exceeded("no answer")).kind(), Kind::Unavailable);
+    }
+}

@@ -1,0 +1,54 @@
+//! Keeps the leases of a session alive, and ends the session when its owner drops it.
+
+use crate::session::Inner;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
+
+/// How long a dropped session tries to tell its shards; after that the leases run out by themselves.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The task that renews; dropping it stops the renewal.
+pub(crate) struct Renewal {
+    task: JoinHandle<()>,
+}
+
+impl Renewal {
+    /// Starts on the runtime of the caller.
+    pub(crate) fn start(inner: &Arc<Inner>) -> Renewal {
+        Renewal { task: tokio::spawn(renew(Arc::clone(inner))) }
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn renew(inner: Arc<Inner>) {
+    let period = inner.renewal_period();
+    let mut ticks = interval_at(tokio::time::Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        // The next call of the session reports a loss to its owner; here it is only noted.
+        if let Err(error) = inner.renew().await {
+            tracing::warn!(%error, "lease not renewed");
+        }
+    }
+}
+
+/// Tells the shards in the background that a session ended without a close. Without a runtime the leases do it.
+pub(crate) fn say_farewell(inner: Arc<Inner>) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    runtime.spawn(async move {
+        let request = wire::v1::CloseRequest { session: inner.id.clone() };
+        let closed = timeout(FAREWELL, inner.on_all(|shard| shard.close(request.clone()))).await;
+        if !matches!(closed, Ok(Ok(_))) {
+            tracing::debug!("a dropped session was not closed on every shard");
+        }
+    });
+}
