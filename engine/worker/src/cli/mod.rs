@@ -1,0 +1,134 @@
+//! The command line: one verb per file, logs on stderr, one line for an error, and its exit code.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::model::ModelError;
+
+mod capture;
+pub mod model;
+mod print;
+
+/// Long-context inference over shard servers that hold the keys and values.
+#[derive(Parser, Debug)]
+#[command(name = "recollect", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Write the keys, values and queries of chosen layers and heads of a text as capture files
+    Capture(capture::CaptureArgs),
+}
+
+/// Something the caller asked for that cannot be: exit code 64.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// An error of usage or configuration.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Usage(message.into()).into()
+}
+
+/// Runs one command line; the exit code is 0 done, 1 failed, 64 bad usage or configuration, 69 unavailable.
+pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            eprintln!("{}", one_line(&error.to_string()));
+            return 64;
+        }
+        // --help and --version; a closed pipe is no reason to fail.
+        Err(help) => {
+            help.print().ok();
+            return 0;
+        }
+    };
+    let filter = EnvFilter::try_from_env("RECOLLECT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let done = match &cli.verb {
+        Verb::Capture(args) => capture::run(args),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            exit_code(&error)
+        }
+    }
+}
+
+/// The code that the first cause with an opinion asks for.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.is::<Usage>() {
+            return 64;
+        }
+        if let Some(error) = cause.downcast_ref::<ModelError>() {
+            return match error {
+                error if error.is_usage() => 64,
+                error if error.is_unavailable() => 69,
+                _ => 1,
+            };
+        }
+        if let Some(error) = cause.downcast_ref::<client::Error>() {
+            return match error.kind() {
+                client::Kind::Usage => 64,
+                client::Kind::Unavailable => 69,
+                client::Kind::Failed => 1,
+            };
+        }
+        if let Some(error) = cause.downcast_ref::<std::io::Error>()
+            && error.kind() == std::io::ErrorKind::NotFound
+        {
+            return 64;
+        }
+    }
+    1
+}
+
+/// The first paragraph of a message, on one line.
+fn one_line(message: &str) -> String {
+    let paragraph = message.split("\n\n").next().unwrap_or_default();
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::model::{Loaded, Precision, RopeScaling};
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_usage_is_one_line_and_64() {
+        assert_eq!(main(["recollect", "capture", "--layers", "x"]), 64);
+        assert_eq!(main(["recollect", "no-such-verb"]), 64);
+        assert_eq!(main(["recollect", "--version"]), 0);
+        let error = Cli::try_parse_from(["recollect", "capture"]).unwrap_err();
+        let line = one_line(&error.to_string());
+        assert!(line.starts_with("error: ") && line.contains("--text") && !line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn codes_follow_the_cause() {
+        assert_eq!(exit_code(&usage("no").context("more")), 64);
+        assert_eq!(exit_code(&anyhow::anyhow!("no")), 1);
+        let absent = Loaded::load(Some(Path::new("no/such/model.gguf")), Precision::Half, RopeScaling::Auto);
+        let error = anyhow::Error::from(absent.err().unwrap());
+        assert!(error.to_string().starts_with("no/such/model.gguf: "));
+        assert_eq!(exit_code(&error), 64);
+    }
+}
