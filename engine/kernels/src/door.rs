@@ -18,7 +18,7 @@ pub struct Kernels {
 }
 
 /// Rows whose addresses are resolved (and prefetched) ahead of their use by the gathering kernels.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 impl Kernels {
     /// The path forced by the environment variable `RECOLLECT_KERNELS`, else the fastest of this CPU. Detected once per
@@ -213,8 +213,12 @@ impl Kernels {
     /// A hint to bring all cache lines of `row` near.
     #[inline]
     pub fn prefetch(&self, row: &[f16]) {
-        // SAFETY: as in `dot_rows`.
-        unsafe { (self.table.prefetch)(row.as_ptr(), row.len()) }
+        const LINE: usize = 64;
+        let first = row.as_ptr().cast::<u8>();
+        let lines = (first.addr() % LINE + size_of_val(row)).div_ceil(LINE);
+        for line in 0..lines {
+            crate::arch::prefetch_line(first.wrapping_add(line * LINE));
+        }
     }
 
     /// Hands the addresses of `rows` to `work(first row, addresses)` in batches; while one batch is worked on, the next

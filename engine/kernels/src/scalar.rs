@@ -23,7 +23,6 @@ pub(crate) static TABLE: Table = Table {
     gemm_nn_add,
     f16_to_f32,
     f32_to_f16,
-    prefetch,
 };
 
 fn dot(q: &[f32], row: &[f16]) -> f32 {
@@ -154,5 +153,3 @@ fn f32_to_f16(src: &[f32], dst: &mut [f16]) {
         *dst = f16::from_f32(src);
     }
 }
-
-fn prefetch(_row: *const f16, _len: usize) {}

@@ -26,5 +26,4 @@ pub(crate) struct Table {
     pub gemm_nn_add: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
     pub f16_to_f32: unsafe fn(src: &[f16], dst: &mut [f32]),
     pub f32_to_f16: unsafe fn(src: &[f32], dst: &mut [f16]),
-    pub prefetch: unsafe fn(row: *const f16, len: usize),
 }

@@ -4,6 +4,9 @@
 //! not on the order in which they come. Each pair is one u64: the score mapped to an integer that sorts the same way,
 //! above the inverted id. Instead of a heap there is a buffer of about 2 k pairs and a threshold: what does not beat
 //! the threshold is dropped at once; when the buffer is full, a selection keeps the best k and raises the threshold.
+//!
+//! A long run of scores first raises the threshold by itself: split into at least 2 k pieces, the k-th largest of the
+//! pieces' maxima is at most the k-th largest score, and for random scores few more than k reach it.
 
 /// The best `k` of all pushed (score, id) pairs. Ids are pushed at most once; scores are not NaN.
 #[derive(Clone, Debug)]
@@ -13,6 +16,8 @@ pub struct TopK {
     /// What a new pair must exceed: 0 until k pairs are held.
     threshold: u64,
     pairs: Vec<u64>,
+    /// Ranks of the maxima of the pieces of a run.
+    maxima: Vec<u32>,
 }
 
 /// Scores looked at together before any of them is looked at alone.
@@ -21,7 +26,7 @@ const LANES: usize = 16;
 impl TopK {
     /// A selection of the best `k` pairs; `k` = 0 keeps nothing.
     pub fn new(k: usize) -> TopK {
-        let mut top = TopK { k: 0, capacity: 0, threshold: 0, pairs: Vec::new() };
+        let mut top = TopK { k: 0, capacity: 0, threshold: 0, pairs: Vec::new(), maxima: Vec::new() };
         top.reset(k);
         top
     }
@@ -59,6 +64,7 @@ impl TopK {
 
     /// Offers `scores[i]` with id `first + i` for all i.
     pub fn push_run(&mut self, scores: &[f32], first: u32) {
+        self.raise(scores);
         let mut id = first;
         for block in scores.chunks(LANES) {
             let threshold = self.threshold();
@@ -74,6 +80,7 @@ impl TopK {
     /// Offers `scores[i]` with `ids[i]` for all i. Panics when the lengths differ.
     pub fn push_all(&mut self, scores: &[f32], ids: &[u32]) {
         assert!(scores.len() == ids.len(), "push_all: as many scores as ids");
+        self.raise(scores);
         for (scores, ids) in scores.chunks(LANES).zip(ids.chunks(LANES)) {
             let threshold = self.threshold();
             if scores.iter().fold(false, |any, &s| any | (s >= threshold)) {
@@ -97,6 +104,21 @@ impl TopK {
         self.compact();
         out.extend(self.pairs.iter().map(|&pair| unpack(pair)));
         self.reset(self.k);
+    }
+
+    /// Raises the threshold to just below what k of `scores` reach, when the run is long enough for that to pay.
+    fn raise(&mut self, scores: &[f32]) {
+        let pieces = scores.len() / LANES;
+        if self.k == 0 || pieces < 2 * self.k {
+            return;
+        }
+        // Whole blocks per piece, so that there are 2 k to 4 k pieces.
+        let size = pieces / (2 * self.k) * LANES;
+        self.maxima.clear();
+        self.maxima.extend(scores.chunks(size).map(|piece| rank(maximum(piece))));
+        let (_, &mut reached, _) = self.maxima.select_nth_unstable_by(self.k - 1, |a, b| b.cmp(a));
+        // Every pair with that score beats this, whatever its id.
+        self.threshold = self.threshold.max((u64::from(reached) << 32).saturating_sub(1));
     }
 
     fn insert(&mut self, pair: u64) {
@@ -124,12 +146,27 @@ pub fn largest(scores: &[f32], k: usize) -> Vec<(f32, u32)> {
     out
 }
 
-/// Maps a pair to an integer: larger is better. Never 0 for a score above NaN.
-fn pack(score: f32, id: u32) -> u64 {
+/// The largest of `scores`, many at a time.
+fn maximum(scores: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for block in scores.chunks(LANES) {
+        for (lane, &score) in lanes.iter_mut().zip(block) {
+            *lane = if score > *lane { score } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Maps a score to an integer that sorts the same way.
+fn rank(score: f32) -> u32 {
     // -0 + 0 = +0: the two zeros are one score.
     let bits = (score + 0.0).to_bits();
-    let flip = ((bits as i32 >> 31) as u32) | 0x8000_0000;
-    u64::from(bits ^ flip) << 32 | u64::from(!id)
+    bits ^ (((bits as i32 >> 31) as u32) | 0x8000_0000)
+}
+
+/// Maps a pair to an integer: larger is better.
+fn pack(score: f32, id: u32) -> u64 {
+    u64::from(rank(score)) << 32 | u64::from(!id)
 }
 
 fn unpack(pair: u64) -> (f32, u32) {

@@ -10,6 +10,8 @@ use half::f16;
 /// The `_part` methods touch `len` elements only, `0 < len < LANES`.
 pub(crate) trait Vector: Copy {
     const LANES: usize;
+    /// Whether there are 32 registers to keep a tile in, not 16.
+    const WIDE: bool;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
@@ -44,7 +46,4 @@ pub(crate) trait Vector: Copy {
     unsafe fn max_lane(self) -> f32;
     /// Four horizontal sums at once.
     unsafe fn sum4(v: [Self; 4]) -> [f32; 4];
-
-    /// A hint to bring the cache line at `p` near; `p` need not be readable.
-    unsafe fn prefetch_line(p: *const u8);
 }

@@ -15,6 +15,7 @@ crate::arch::stamp!(F32x8, Isa::Avx2, "avx2,fma,f16c");
 // SAFETY for every block below: the trait's contract (instruction set present, pointers valid for the lanes touched).
 impl Vector for F32x8 {
     const LANES: usize = 8;
+    const WIDE: bool = false;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -158,10 +159,5 @@ impl Vector for F32x8 {
             _mm_storeu_ps(out.as_mut_ptr(), sums);
             out
         }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_line(p: *const u8) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }

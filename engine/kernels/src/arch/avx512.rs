@@ -21,6 +21,7 @@ fn first(len: usize) -> __mmask16 {
 // SAFETY for every block below: the trait's contract (instruction set present, pointers valid for the lanes touched).
 impl Vector for F32x16 {
     const LANES: usize = 16;
+    const WIDE: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -148,10 +149,5 @@ impl Vector for F32x16 {
             _mm_storeu_ps(out.as_mut_ptr(), sums);
             out
         }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_line(p: *const u8) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }

@@ -31,6 +31,19 @@ pub(crate) fn has_avx512() -> bool {
     false
 }
 
+/// A hint to bring the cache line at `p` near. `p` need not be readable: a prefetch never faults.
+#[inline(always)]
+pub(crate) fn prefetch_line(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of every x86-64, and a prefetch reads nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// Stamps one function per table entry, compiled for `$features`, around the generic loops over `$vector`.
 macro_rules! stamp {
     ($vector:ty, $isa:expr, $features:literal) => {
@@ -50,7 +63,6 @@ macro_rules! stamp {
             gemm_nn_add(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
             f16_to_f32(src: &[f16], dst: &mut [f32]);
             f32_to_f16(src: &[f32], dst: &mut [f16]);
-            prefetch(row: *const f16, len: usize);
         );
 
         pub(crate) static TABLE: $crate::table::Table = $crate::table::Table {
@@ -70,7 +82,6 @@ macro_rules! stamp {
             gemm_nn_add,
             f16_to_f32,
             f32_to_f16,
-            prefetch,
         };
     };
     (@functions $vector:ty, $features:literal,

@@ -1,7 +1,7 @@
 //! Weighted sums of rows.
 //!
-//! A tile of G sums x C registers of the dimension stays in registers while the rows stream by: with G = 3 and C = 4
-//! that is 12 sums, 3 weights and 1 converted piece of a row, the 16 registers of AVX2.
+//! A tile of G heads x C registers of the dimension stays in registers while the rows stream by, beside G weights and
+//! one or two converted pieces of a row: 3 x 3 or 2 x 4 with 16 registers, 3 x 4 with 32.
 
 use half::f16;
 
@@ -77,9 +77,16 @@ unsafe fn heads<V: Vector, S: RowPointers, const G: usize>(job: Job<S>) {
     let mut d = 0;
     // SAFETY: d plus the width of the tile never exceeds `dim`.
     unsafe {
-        while d + 4 * V::LANES <= job.dim {
-            tile::<V, S, G, 4>(job, d);
-            d += 4 * V::LANES;
+        if G == 3 && !V::WIDE {
+            while d + 3 * V::LANES <= job.dim {
+                tile::<V, S, G, 3>(job, d);
+                d += 3 * V::LANES;
+            }
+        } else {
+            while d + 4 * V::LANES <= job.dim {
+                tile::<V, S, G, 4>(job, d);
+                d += 4 * V::LANES;
+            }
         }
         if d + 2 * V::LANES <= job.dim {
             tile::<V, S, G, 2>(job, d);

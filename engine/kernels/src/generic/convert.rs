@@ -1,4 +1,4 @@
-//! Conversions between f16 and f32, and prefetching.
+//! Conversions between f16 and f32.
 
 use half::f16;
 
@@ -34,16 +34,5 @@ pub(crate) unsafe fn f32_to_f16<V: Vector>(src: &[f32], dst: &mut [f16]) {
     }
     for (dst, &src) in dst[full..].iter_mut().zip(&src[full..]) {
         *dst = f16::from_f32(src);
-    }
-}
-
-#[inline(always)]
-pub(crate) unsafe fn prefetch<V: Vector>(row: *const f16, len: usize) {
-    const LINE: usize = 64;
-    let first = row.cast::<u8>();
-    let lines = (first.addr() % LINE + len * size_of::<f16>()).div_ceil(LINE);
-    for line in 0..lines {
-        // SAFETY: a prefetch needs no readable memory.
-        unsafe { V::prefetch_line(first.wrapping_add(line * LINE)) }
     }
 }

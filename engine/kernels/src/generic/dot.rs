@@ -1,18 +1,20 @@
 //! Dot products of f32 query rows with f16 rows, and of f16 rows with each other.
 //!
-//! A tile of G query rows x R stored rows keeps G * R sums in registers; with G = 3 and R = 4 that is 12 sums, 3 query
-//! registers and 1 converted row: the 16 registers of AVX2. Each stored row is converted once per tile.
+//! A tile of G query rows x R stored rows keeps G * R sums in registers, beside G query registers and one or two
+//! converted rows. With 16 registers that is 3 x 3 or 2 x 4 (3 x 4 would need all 16, and in practice one more), with 32
+//! it is 3 x 4. Each stored row is converted once per tile.
 
 use half::f16;
 
 use super::{Contiguous, RowPointers, Scattered};
 use crate::vector::Vector;
 
-/// Rows of a tile.
-const R: usize = 4;
-
 #[inline(always)]
-unsafe fn tile<V: Vector, const G: usize>(q: *const f32, dim: usize, rows: [*const f16; R]) -> [[V; R]; G] {
+unsafe fn tile<V: Vector, const G: usize, const R: usize>(
+    q: *const f32,
+    dim: usize,
+    rows: [*const f16; R],
+) -> [[V; R]; G] {
     // SAFETY: `q` has G rows of `dim`, every row pointer `dim` elements; offsets stay below `dim`.
     unsafe {
         let mut acc = [[V::splat(0.0); R]; G];
@@ -45,20 +47,32 @@ unsafe fn tile<V: Vector, const G: usize>(q: *const f32, dim: usize, rows: [*con
     }
 }
 
+/// The sums of the heads h..h + G and the rows r..r + R, or what is left of them: a tile that reaches beyond the last
+/// row reads it again, so that a row's score has the same bits in every tile.
 #[inline(always)]
-unsafe fn store_tile<V: Vector, const G: usize>(
-    q: *const f32,
-    dim: usize,
-    rows: [*const f16; R],
-    out: *mut f32,
-    stride: usize,
+unsafe fn store_tile<V: Vector, S: RowPointers, const G: usize, const R: usize>(
+    job: &Job<S>,
+    h: usize,
+    r: usize,
 ) {
-    // SAFETY: as `tile`; `out` has room for R sums at each of G strides.
+    // SAFETY: heads h..h + G and row r exist, and `out` has room for the sums of existing rows.
     unsafe {
-        let acc = tile::<V, G>(q, dim, rows);
-        for (h, &acc) in acc.iter().enumerate() {
-            let sums = V::sum4(acc);
-            std::ptr::copy_nonoverlapping(sums.as_ptr(), out.add(h * stride), R);
+        let left = R.min(job.n - r);
+        let mut rows = [std::ptr::null(); R];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = job.rows.row(r + i.min(left - 1));
+        }
+        let acc = tile::<V, G, R>(job.q.add(h * job.dim), job.dim, rows);
+        for (i, acc) in acc.iter().enumerate() {
+            let mut four = [V::splat(0.0); 4];
+            four[..R].copy_from_slice(acc);
+            let sums = V::sum4(four);
+            let out = job.out.add((h + i) * job.stride + r);
+            if left == R {
+                std::ptr::copy_nonoverlapping(sums.as_ptr(), out, R);
+            } else {
+                std::ptr::copy_nonoverlapping(sums.as_ptr(), out, left);
+            }
         }
     }
 }
@@ -119,45 +133,44 @@ unsafe fn store_single<V: Vector, const G: usize>(
     }
 }
 
-#[inline(always)]
-unsafe fn all<V: Vector, S: RowPointers>(
-    q: &[f32],
+/// `out[h * stride + r] = q_h . rows[r]` for `g` query rows and `n` rows.
+struct Job<S> {
+    q: *const f32,
+    g: usize,
     dim: usize,
     rows: S,
     n: usize,
     out: *mut f32,
     stride: usize,
-) {
-    let g = q.len() / dim;
-    let tiled = n - n % R;
-    // SAFETY: h stays below g, r below n; `out` has n sums at each of g strides.
+}
+
+#[inline(always)]
+unsafe fn all<V: Vector, S: RowPointers>(job: &Job<S>) {
+    // SAFETY: h + G stays within g.
     unsafe {
-        let mut r = 0;
-        while r < tiled {
-            let block = [rows.row(r), rows.row(r + 1), rows.row(r + 2), rows.row(r + 3)];
-            let mut h = 0;
-            while h < g {
-                let query = q.as_ptr().add(h * dim);
-                let out = out.add(h * stride + r);
-                match g - h {
-                    1 => store_tile::<V, 1>(query, dim, block, out, stride),
-                    // Four heads as two pairs: no lone head is left, which would waste the conversion.
-                    2 | 4 => store_tile::<V, 2>(query, dim, block, out, stride),
-                    _ => store_tile::<V, 3>(query, dim, block, out, stride),
-                }
-                h += match g - h {
-                    1 => 1,
-                    2 | 4 => 2,
-                    _ => 3,
-                };
-            }
-            r += R;
-        }
-        while r < n {
-            group::<V>(q, dim, rows.row(r), out.add(r), stride);
-            r += 1;
+        let mut h = 0;
+        while h < job.g {
+            // Four heads are two pairs: a lone head would waste the conversion.
+            h += match job.g - h {
+                1 => rows::<V, S, 1, 4>(job, h),
+                2 | 4 => rows::<V, S, 2, 4>(job, h),
+                _ if V::WIDE => rows::<V, S, 3, 4>(job, h),
+                _ => rows::<V, S, 3, 3>(job, h),
+            };
         }
     }
+}
+
+/// All rows for the heads h..h + G; returns G.
+#[inline(always)]
+unsafe fn rows<V: Vector, S: RowPointers, const G: usize, const R: usize>(job: &Job<S>, h: usize) -> usize {
+    let mut r = 0;
+    while r < job.n {
+        // SAFETY: row r and the heads exist.
+        unsafe { store_tile::<V, S, G, R>(job, h, r) };
+        r += R;
+    }
+    G
 }
 
 #[inline(always)]
@@ -182,9 +195,10 @@ unsafe fn group<V: Vector>(q: &[f32], dim: usize, row: *const f16, out: *mut f32
 #[inline(always)]
 pub(crate) unsafe fn dot_rows<V: Vector>(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]) {
     let n = rows.len() / dim;
-    let base = rows.as_ptr();
+    let rows = Contiguous { base: rows.as_ptr(), dim };
+    let job = Job { q: q.as_ptr(), g: q.len() / dim, dim, rows, n, out: out.as_mut_ptr(), stride: n };
     // SAFETY: the door checked that `out` holds one sum per query row and row.
-    unsafe { all::<V, _>(q, dim, Contiguous { base, dim }, n, out.as_mut_ptr(), n) }
+    unsafe { all::<V, _>(&job) }
 }
 
 #[inline(always)]
@@ -195,8 +209,10 @@ pub(crate) unsafe fn dot_pointers<V: Vector>(
     out: &mut [f32],
     stride: usize,
 ) {
+    let (n, rows) = (rows.len(), Scattered(rows));
+    let job = Job { q: q.as_ptr(), g: q.len() / dim, dim, rows, n, out: out.as_mut_ptr(), stride };
     // SAFETY: the caller promises readable rows and room in `out`.
-    unsafe { all::<V, _>(q, dim, Scattered(rows), rows.len(), out.as_mut_ptr(), stride) }
+    unsafe { all::<V, _>(&job) }
 }
 
 #[inline(always)]

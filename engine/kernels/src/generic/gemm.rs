@@ -1,9 +1,10 @@
 //! Blocked matrix products in f32, one thread.
 //!
 //! B is packed into panels of `2 * LANES` columns ([depth, 2 * LANES], zero-padded, aligned), a few hundred columns at a
-//! time so that the packed block stays in the L2 cache. A micro-kernel of 6 rows x 2 registers then keeps 12 sums in
-//! registers (with 2 registers of B and 1 broadcast of A: 15 of the 16 of AVX2) over the whole depth; head dims are at
-//! most a few hundred, so the depth is not split. A is read in place, a block of rows that fits in L2 at a time.
+//! time so that the packed block stays in the L2 cache; a group of its panels stays in L1 while the rows of A pass. A
+//! micro-kernel of 6 rows x 2 registers then keeps 12 sums in registers (with 2 registers of B and 1 broadcast of A: 15
+//! of the 16 of AVX2) over the whole depth; head dims are at most a few hundred, so the depth is not split. A is read in
+//! place, a block of rows that fits in L2 at a time.
 
 use crate::vector::Vector;
 
@@ -13,6 +14,8 @@ const MR: usize = 6;
 const NR: usize = 2;
 /// f32 of B packed at a time: 128 KiB.
 const PACKED: usize = 32 * 1024;
+/// f32 of B that stay in L1: 16 KiB.
+const NEAR: usize = 4 * 1024;
 /// f32 of A per block of rows: 128 KiB.
 const BLOCK_A: usize = 32 * 1024;
 
@@ -80,8 +83,16 @@ unsafe fn run<V: Vector>(p: &Product<'_>, c: &mut [f32]) {
         let mut i0 = 0;
         while i0 < p.m {
             let mc = rows.min(p.m - i0);
-            // SAFETY: rows i0..i0 + mc and columns j0..j0 + nc exist.
-            unsafe { block::<V>(p, (i0, mc), (j0, nc), packed, c.as_mut_ptr()) };
+            let group = (NEAR / panel_len).max(1) * width;
+            let mut j = 0;
+            while j < nc {
+                // SAFETY: rows i0..i0 + mc and columns j0 + j .. j0 + nc exist; j is a whole number of panels.
+                unsafe {
+                    let near = packed.add(j * p.depth);
+                    block::<V>(p, (i0, mc), (j0 + j, group.min(nc - j)), near, c.as_mut_ptr());
+                }
+                j += group;
+            }
             i0 += mc;
         }
         j0 += nc;
@@ -97,14 +108,14 @@ unsafe fn block<V: Vector>(
     c: *mut f32,
 ) {
     let width = NR * V::LANES;
-    let mut j = 0;
-    while j < nc {
-        // SAFETY: panel j / width was packed; rows and columns below exist.
-        unsafe {
-            let panel = packed.add(j * p.depth);
-            let cols = width.min(nc - j);
-            let mut i = 0;
-            while i < mc {
+    let mut i = 0;
+    while i < mc {
+        let mut j = 0;
+        while j < nc {
+            // SAFETY: panel j / width was packed; rows and columns below exist.
+            unsafe {
+                let panel = packed.add(j * p.depth);
+                let cols = width.min(nc - j);
                 let at = i0 + i;
                 let a = p.a.as_ptr().add(at * p.depth);
                 let c = c.add(at * p.n + j0 + j);
@@ -116,10 +127,10 @@ unsafe fn block<V: Vector>(
                     5 => micro::<V, 5>(p, a, panel, c, cols),
                     _ => micro::<V, MR>(p, a, panel, c, cols),
                 }
-                i += MR;
             }
+            j += width;
         }
-        j += width;
+        i += MR;
     }
 }
 

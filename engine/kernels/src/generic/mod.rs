@@ -13,7 +13,7 @@ mod softmax;
 use half::f16;
 
 pub(crate) use axpy::{axpy_f32, axpy_pointers, axpy_rows, scale};
-pub(crate) use convert::{f16_to_f32, f32_to_f16, prefetch};
+pub(crate) use convert::{f16_to_f32, f32_to_f16};
 pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};
 pub(crate) use gemm::{gemm_nn_add, gemm_nt};
 pub(crate) use softmax::{exp_sum, max};
