@@ -141,7 +141,8 @@ pub fn run(arguments: &[&str]) -> Result<Ended> {
 /// `recollectd` of the profile that this test was built in: `target/<profile>/deps/<test>` is two folders below it.
 fn binary() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
-    let folder = test.parent().and_then(|deps| deps.parent()).context("the test is not in a target folder")?;
+    let folder =
+        test.parent().and_then(|deps| deps.parent()).context("the test is not in a target folder")?;
     let path = folder.join("recollectd");
     ensure!(path.is_file(), "{} is absent; build it first: cargo build --release --bins", path.display());
     Ok(path)

@@ -115,8 +115,7 @@ impl Replay {
         let g = &self.geometry;
         for (layer, (k, v)) in (0..).zip(&self.layers) {
             let q_pos: Vec<u64> = tokens.clone().step_by(8).map(|p| p as u64).collect();
-            let q: Vec<f16> =
-                q_pos.iter().flat_map(|&p| self.queries(layer, p)).map(f16::from_f32).collect();
+            let q: Vec<f16> = q_pos.iter().flat_map(|&p| self.queries(layer, p)).map(f16::from_f32).collect();
             let of = |data: &'_ [f16], dim: usize| -> Range<usize> {
                 assert!(tokens.end * g.kv_heads * dim <= data.len(), "tokens that the replay does not have");
                 tokens.start * g.kv_heads * dim..tokens.end * g.kv_heads * dim
@@ -145,7 +144,9 @@ impl Replay {
     pub fn decode(&self, layer: u32, position: u64, range: Range<u64>, budget: Budget) -> RowAsk {
         let g = &self.geometry;
         let (k, v) = &self.layers[layer as usize];
-        let row = |data: &[f16], dim: usize| data[position as usize * g.kv_heads * dim..][..g.kv_heads * dim].to_vec();
+        let row = |data: &[f16], dim: usize| {
+            data[position as usize * g.kv_heads * dim..][..g.kv_heads * dim].to_vec()
+        };
         let token = NewTokenKv { position, k: row(k, g.key_dim), v: row(v, g.value_dim) };
         RowAsk { token: Some(token), ..self.ask(layer, range, budget, true) }
     }
@@ -176,7 +177,11 @@ impl Replay {
 /// All numbers of the partials as bits: equal only when every one is the same to the bit.
 pub fn bits(partials: &[Partial]) -> Vec<u32> {
     let scalars = |p: &Partial| [p.m, p.l_exact, p.l_quant, p.l_est];
-    partials.iter().flat_map(|p| scalars(p).into_iter().chain(p.o.iter().copied())).map(f32::to_bits).collect()
+    partials
+        .iter()
+        .flat_map(|p| scalars(p).into_iter().chain(p.o.iter().copied()))
+        .map(f32::to_bits)
+        .collect()
 }
 
 /// The largest difference of an output element or of a log mass.

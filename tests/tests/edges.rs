@@ -73,9 +73,13 @@ fn outside_crates_stay_where_they_belong() {
     for (name, dependencies) in members() {
         for dependency in &dependencies {
             for (outside, user, why) in ONE_USER {
-                assert!(!dependency.starts_with(outside) || name == user, "{name} uses {dependency}, but {why}");
+                assert!(
+                    !dependency.starts_with(outside) || name == user,
+                    "{name} uses {dependency}, but {why}"
+                );
             }
-            let barred = ENGINE_WITHOUT.iter().find(|(engine, _)| *engine == name).map_or(&[][..], |(_, list)| list);
+            let barred =
+                ENGINE_WITHOUT.iter().find(|(engine, _)| *engine == name).map_or(&[][..], |(_, list)| list);
             assert!(!barred.contains(&dependency.as_str()), "{name} may not use {dependency}");
         }
     }
@@ -85,7 +89,8 @@ fn outside_crates_stay_where_they_belong() {
 #[test]
 fn unsafe_code_stays_in_kernels() {
     let mut files = Vec::new();
-    for folder in ["engine/attention", "engine/index", "engine/worker", "proto", "kvstore", "client", "tests"] {
+    for folder in ["engine/attention", "engine/index", "engine/worker", "proto", "kvstore", "client", "tests"]
+    {
         rust_files(&root().join(folder), &mut files);
     }
     assert!(files.len() > 30, "the sources are where this test looks");
