@@ -178,6 +178,14 @@ impl Kernels {
         unsafe { (self.table.exp_sum)(z, m) }
     }
 
+    /// Writes the positions of the elements of `z` that are at least `limit`, ascending, to the front of `out`, which has
+    /// room for all; returns how many they are.
+    pub fn at_least(&self, z: &[f32], limit: f32, out: &mut [u32]) -> usize {
+        assert!(out.len() >= z.len(), "at_least: room for {} of {}", out.len(), z.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.at_least)(z, limit, out) }
+    }
+
     /// C[m, n] = A[m, dim] . B[n, dim]^T in f32, blocked, on one thread. All are contiguous.
     pub fn gemm_nt(&self, a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]) {
         check_gemm((a.len(), b.len(), c.len()), dim, m, n);

@@ -19,6 +19,7 @@ pub(crate) static TABLE: Table = Table {
     scale,
     max,
     exp_sum,
+    at_least,
     gemm_nt,
     gemm_nn_add,
     f16_to_f32,
@@ -125,6 +126,17 @@ fn exp_sum(z: &mut [f32], m: f32) -> f32 {
 pub(crate) const EXP_MIN: f32 = -87.0;
 /// Differences are clamped to this; they are at most 0 wherever `m` is the maximum.
 pub(crate) const EXP_MAX: f32 = 88.0;
+
+fn at_least(z: &[f32], limit: f32, out: &mut [u32]) -> usize {
+    let mut n = 0;
+    for (i, &z) in z.iter().enumerate() {
+        if z >= limit {
+            out[n] = i as u32;
+            n += 1;
+        }
+    }
+    n
+}
 
 fn gemm_nt(a: &[f32], b: &[f32], dim: usize, _m: usize, n: usize, c: &mut [f32]) {
     for (a, c) in a.chunks_exact(dim).zip(c.chunks_exact_mut(n)) {

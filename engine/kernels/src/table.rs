@@ -22,6 +22,7 @@ pub(crate) struct Table {
     pub scale: unsafe fn(w: f32, x: &mut [f32]),
     pub max: unsafe fn(z: &[f32]) -> f32,
     pub exp_sum: unsafe fn(z: &mut [f32], m: f32) -> f32,
+    pub at_least: unsafe fn(z: &[f32], limit: f32, out: &mut [u32]) -> usize,
     pub gemm_nt: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
     pub gemm_nn_add: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
     pub f16_to_f32: unsafe fn(src: &[f16], dst: &mut [f32]),

@@ -5,8 +5,10 @@
 //! above the inverted id. Instead of a heap there is a buffer of about 2 k pairs and a threshold: what does not beat
 //! the threshold is dropped at once; when the buffer is full, a selection keeps the best k and raises the threshold.
 //!
-//! A long run of scores first raises the threshold by itself: split into at least 2 k pieces, the k-th largest of the
-//! pieces' maxima is at most the k-th largest score, and for random scores few more than k reach it.
+//! A long run of scores first raises the threshold by itself: dealt out to about 2.5 k lanes, the k-th largest of the
+//! lanes' maxima is at most the k-th largest score, and for scores in random order about 1.3 k of them reach it.
+
+use crate::Kernels;
 
 /// The best `k` of all pushed (score, id) pairs. Ids are pushed at most once; scores are not NaN.
 #[derive(Clone, Debug)]
@@ -16,17 +18,29 @@ pub struct TopK {
     /// What a new pair must exceed: 0 until k pairs are held.
     threshold: u64,
     pairs: Vec<u64>,
-    /// Ranks of the maxima of the pieces of a run.
-    maxima: Vec<u32>,
+    /// Maxima of the lanes of a run.
+    lanes: Vec<f32>,
+    /// Ranks of the same.
+    ranks: Vec<u32>,
+    /// Positions in a block of a run that reach the threshold.
+    hits: Vec<u32>,
 }
 
-/// Scores looked at together before any of them is looked at alone.
-const LANES: usize = 16;
+/// Scores of a run that are compared with one threshold.
+const BLOCK: usize = 512;
 
 impl TopK {
     /// A selection of the best `k` pairs; `k` = 0 keeps nothing.
     pub fn new(k: usize) -> TopK {
-        let mut top = TopK { k: 0, capacity: 0, threshold: 0, pairs: Vec::new(), maxima: Vec::new() };
+        let mut top = TopK {
+            k: 0,
+            capacity: 0,
+            threshold: 0,
+            pairs: Vec::new(),
+            lanes: Vec::new(),
+            ranks: Vec::new(),
+            hits: vec![0; BLOCK],
+        };
         top.reset(k);
         top
     }
@@ -44,12 +58,12 @@ impl TopK {
         self.k
     }
 
-    /// A score below this one cannot enter any more; -inf while fewer than k pairs were compacted. It only rises.
+    /// A score below this one cannot enter any more; -inf at first. It only rises, until the next reset or drain.
     pub fn threshold(&self) -> f32 {
-        match self.threshold {
-            0 => f32::NEG_INFINITY,
-            u64::MAX => f32::INFINITY,
-            pair => unpack(pair).0,
+        match unpack(self.threshold).0 {
+            _ if self.k == 0 => f32::INFINITY,
+            score if score.is_nan() => f32::NEG_INFINITY,
+            score => score,
         }
     }
 
@@ -64,31 +78,26 @@ impl TopK {
 
     /// Offers `scores[i]` with id `first + i` for all i.
     pub fn push_run(&mut self, scores: &[f32], first: u32) {
-        self.raise(scores);
-        let mut id = first;
-        for block in scores.chunks(LANES) {
-            let threshold = self.threshold();
-            if block.iter().fold(false, |any, &s| any | (s >= threshold)) {
-                for (i, &score) in block.iter().enumerate() {
-                    self.push(score, id + i as u32);
-                }
-            }
-            id = id.wrapping_add(block.len() as u32);
-        }
+        self.push_each(scores, |i| first + i as u32);
     }
 
     /// Offers `scores[i]` with `ids[i]` for all i. Panics when the lengths differ.
     pub fn push_all(&mut self, scores: &[f32], ids: &[u32]) {
         assert!(scores.len() == ids.len(), "push_all: as many scores as ids");
+        self.push_each(scores, |i| ids[i]);
+    }
+
+    fn push_each(&mut self, scores: &[f32], id: impl Fn(usize) -> u32) {
+        let kernels = Kernels::native();
         self.raise(scores);
-        for (scores, ids) in scores.chunks(LANES).zip(ids.chunks(LANES)) {
-            let threshold = self.threshold();
-            if scores.iter().fold(false, |any, &s| any | (s >= threshold)) {
-                for (&score, &id) in scores.iter().zip(ids) {
-                    self.push(score, id);
-                }
+        let mut hits = std::mem::take(&mut self.hits);
+        for (b, block) in scores.chunks(BLOCK).enumerate() {
+            let n = kernels.at_least(block, self.threshold(), &mut hits);
+            for &i in &hits[..n] {
+                self.push(block[i as usize], id(b * BLOCK + i as usize));
             }
         }
+        self.hits = hits;
     }
 
     /// Appends the selection to `out`, best first, and empties it (k stays).
@@ -108,17 +117,22 @@ impl TopK {
 
     /// Raises the threshold to just below what k of `scores` reach, when the run is long enough for that to pay.
     fn raise(&mut self, scores: &[f32]) {
-        let pieces = scores.len() / LANES;
-        if self.k == 0 || pieces < 2 * self.k {
+        let width = (self.k * 5 / 2).next_multiple_of(32);
+        if self.k == 0 || scores.len() < 4 * width {
             return;
         }
-        // Whole blocks per piece, so that there are 2 k to 4 k pieces.
-        let size = pieces / (2 * self.k) * LANES;
-        self.maxima.clear();
-        self.maxima.extend(scores.chunks(size).map(|piece| rank(maximum(piece))));
-        let (_, &mut reached, _) = self.maxima.select_nth_unstable_by(self.k - 1, |a, b| b.cmp(a));
+        self.lanes.clear();
+        self.lanes.resize(width, f32::NEG_INFINITY);
+        for block in scores.chunks(width) {
+            for (lane, &score) in self.lanes.iter_mut().zip(block) {
+                *lane = if score > *lane { score } else { *lane };
+            }
+        }
+        self.ranks.clear();
+        self.ranks.extend(self.lanes.iter().map(|&score| rank(score)));
+        let (_, &mut reached, _) = self.ranks.select_nth_unstable_by(self.k - 1, |a, b| b.cmp(a));
         // Every pair with that score beats this, whatever its id.
-        self.threshold = self.threshold.max((u64::from(reached) << 32).saturating_sub(1));
+        self.threshold = self.threshold.max((u64::from(reached) << 32) - 1);
     }
 
     fn insert(&mut self, pair: u64) {
@@ -144,17 +158,6 @@ pub fn largest(scores: &[f32], k: usize) -> Vec<(f32, u32)> {
     let mut out = Vec::with_capacity(k.min(scores.len()));
     top.drain_sorted(&mut out);
     out
-}
-
-/// The largest of `scores`, many at a time.
-fn maximum(scores: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for block in scores.chunks(LANES) {
-        for (lane, &score) in lanes.iter_mut().zip(block) {
-            *lane = if score > *lane { score } else { *lane };
-        }
-    }
-    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// Maps a score to an integer that sorts the same way.
@@ -189,7 +192,11 @@ mod tests {
     proptest! {
         #[test]
         fn equals_a_full_sort(
-            scores in proptest::collection::vec(prop_oneof![(-3i32..3).prop_map(|x| x as f32), -1e9f32..1e9], 0..900),
+            scores in proptest::collection::vec(prop_oneof![
+                4 => (-3i32..3).prop_map(|x| x as f32),
+                4 => -1e9f32..1e9,
+                1 => Just(f32::NEG_INFINITY),
+            ], 0..900),
             k in 0usize..200,
             offset in 0u32..5,
         ) {
@@ -235,6 +242,12 @@ mod tests {
         let mut out = Vec::new();
         top.drain_sorted(&mut out);
         assert_eq!(out, [(0.0, 3), (0.0, 7), (f32::NEG_INFINITY, u32::MAX)]);
+    }
+
+    #[test]
+    fn a_long_run_without_any_mass() {
+        let ids: Vec<u32> = largest(&vec![f32::NEG_INFINITY; 5000], 100).iter().map(|p| p.1).collect();
+        assert_eq!(ids, (0..100).collect::<Vec<u32>>());
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn pow2(self) -> Self;
     /// `self`, but 0 where `x < limit`. A NaN in `x` keeps the lane.
     unsafe fn zero_below(self, x: Self, limit: Self) -> Self;
+    /// Bit i is set where lane i is at least the limit's; not where either is NaN.
+    unsafe fn at_least(self, limit: Self) -> u32;
 
     unsafe fn sum(self) -> f32;
     unsafe fn max_lane(self) -> f32;

@@ -130,6 +130,16 @@ fn check_softmax(k: Kernels, n: usize, seed: u64) {
     assert!((f64::from(sum) - total).abs() <= 1e-6 * total);
 }
 
+fn check_at_least(k: Kernels, n: usize, seed: u64) {
+    let z = Noise(seed | 1).f32(n);
+    let limit = z.get(n / 2).copied().unwrap_or(0.3);
+    let mut out = vec![u32::MAX; n];
+    let hits = k.at_least(&z, limit, &mut out);
+    let want: Vec<u32> = (0..n as u32).filter(|&i| z[i as usize] >= limit).collect();
+    assert_eq!(out[..hits], want);
+    assert_eq!(k.at_least(&vec![f32::NAN; n], limit, &mut out), 0);
+}
+
 fn check_gemm(k: Kernels, m: usize, n: usize, dim: usize, seed: u64) {
     let mut noise = Noise(seed | 1);
     let (a, b) = (noise.f32(m * dim), noise.f32(n * dim));
@@ -178,6 +188,7 @@ proptest! {
     fn softmax(n in 0usize..300, seed: u64) {
         for k in paths() {
             check_softmax(k, n, seed);
+            check_at_least(k, n, seed);
         }
     }
 

@@ -130,6 +130,11 @@ impl Vector for F32x8 {
         }
     }
     #[inline(always)]
+    unsafe fn at_least(self, limit: Self) -> u32 {
+        // SAFETY: see the impl.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(self.0, limit.0)) as u32 }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: see the impl.
         unsafe {

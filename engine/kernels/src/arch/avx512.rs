@@ -123,6 +123,11 @@ impl Vector for F32x16 {
         }
     }
     #[inline(always)]
+    unsafe fn at_least(self, limit: Self) -> u32 {
+        // SAFETY: see the impl.
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(self.0, limit.0)) }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: see the impl.
         unsafe { _mm512_reduce_add_ps(self.0) }

@@ -59,6 +59,7 @@ macro_rules! stamp {
             scale(w: f32, x: &mut [f32]);
             max(z: &[f32]) -> f32;
             exp_sum(z: &mut [f32], m: f32) -> f32;
+            at_least(z: &[f32], limit: f32, out: &mut [u32]) -> usize;
             gemm_nt(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
             gemm_nn_add(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
             f16_to_f32(src: &[f16], dst: &mut [f32]);
@@ -78,6 +79,7 @@ macro_rules! stamp {
             scale,
             max,
             exp_sum,
+            at_least,
             gemm_nt,
             gemm_nn_add,
             f16_to_f32,

@@ -16,7 +16,7 @@ pub(crate) use axpy::{axpy_f32, axpy_pointers, axpy_rows, scale};
 pub(crate) use convert::{f16_to_f32, f32_to_f16};
 pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};
 pub(crate) use gemm::{gemm_nn_add, gemm_nt};
-pub(crate) use softmax::{exp_sum, max};
+pub(crate) use softmax::{at_least, exp_sum, max};
 
 /// Where the rows of a call lie.
 trait RowPointers: Copy {
