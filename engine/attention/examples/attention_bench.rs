@@ -1,5 +1,5 @@
 //! Prints what exact attention costs on this machine: `cargo run --release -p attention --example attention_bench`.
-//! The best of several rounds on one thread; on a shared machine compare ratios.
+//! CPU time of one thread, the best of several rounds; on a shared machine caches and memory are still shared.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,15 +10,27 @@ use attention::{
 };
 use kernels::{Kernels, f16};
 
+/// CPU time of this thread in ns (coarse: a few ms), so that a busy machine does not count; wall time where the system
+/// does not say.
+fn now(start: Instant) -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let cpu = stat.and_then(|s| s.split(' ').next()?.parse::<f64>().ok());
+    cpu.unwrap_or_else(|| start.elapsed().as_nanos() as f64)
+}
+
 /// Best time of a call, in ns.
-fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
-    (0..rounds)
-        .map(|_| {
-            let start = Instant::now();
+fn best(mut call: impl FnMut()) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..4 {
+        let start = Instant::now();
+        let (before, mut calls) = (now(start), 0);
+        while start.elapsed().as_millis() < 150 {
             call();
-            start.elapsed().as_nanos() as f64
-        })
-        .fold(f64::INFINITY, f64::min)
+            calls += 1;
+        }
+        best = best.min((now(start) - before) / f64::from(calls));
+    }
+    best
 }
 
 fn noise(n: usize) -> Vec<f16> {
@@ -39,12 +51,12 @@ fn main() {
         let (keys, values) = (Rows::contiguous(&keys, dim), Rows::contiguous(&values, dim));
         let (q, d) = (vec![0.3; g * dim], Description::scaled(1.0 / (dim as f32).sqrt()));
         let (mut scratch, mut out) = (Scratch::new(), vec![Partial::neutral(dim); g]);
-        let ns = best(if n > 100_000 { 10 } else { 200 }, || {
+        let ns = best(|| {
             attend_range(&k, &d, black_box(&q), &keys, &values, 0..n, &mut scratch, &mut out);
         });
         println!("attend_range g {g} dim {dim} keys {n}: {:.2} ns/key, {:.1} us", ns / n as f64, ns / 1e3);
         let chosen: Vec<(u32, f32)> = (0..100).map(|i| (i * 7919 % n as u32, 1.0)).collect();
-        let ns = best(500, || attend_ids(&k, &d, black_box(&chosen), &values, &mut scratch, &mut out[0]));
+        let ns = best(|| attend_ids(&k, &d, black_box(&chosen), &values, &mut scratch, &mut out[0]));
         println!("attend_ids 100 of {n}, dim {dim}: {:.2} us", ns / 1e3);
     }
 
@@ -58,7 +70,7 @@ fn main() {
         for rows in [32, 64, 128] {
             let rows = n - rows..n;
             let scores = (n * rows.len() * g) as f64;
-            let ns = best(20, || attend_block(&k, &d, &block, rows.clone(), &mut scratch, &mut out));
+            let ns = best(|| attend_block(&k, &d, &block, rows.clone(), &mut scratch, &mut out));
             println!(
                 "attend_block g {g} dim {dim} keys {n} rows {}: {:.2} ns/score, {:.1} GFLOP/s",
                 rows.len(),

@@ -103,7 +103,7 @@ unsafe fn heads<V: Vector, S: RowPointers, const G: usize>(job: Job<S>) {
 }
 
 #[inline(always)]
-unsafe fn all<V: Vector, S: RowPointers>(mut job: Job<S>, mut g: usize) {
+unsafe fn all_heads<V: Vector, S: RowPointers>(mut job: Job<S>, mut g: usize) {
     // SAFETY: the job moves on by the heads that were done, g of them are left.
     unsafe {
         while g > 0 {
@@ -125,6 +125,21 @@ unsafe fn all<V: Vector, S: RowPointers>(mut job: Job<S>, mut g: usize) {
             job.acc = job.acc.wrapping_add(done * job.dim);
             g -= done;
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn all<V: Vector, S: RowPointers>(job: Job<S>, g: usize) {
+    let step = super::rows_at_once(job.dim);
+    let mut r = 0;
+    while r < job.n {
+        let n = step.min(job.n - r);
+        // SAFETY: rows r..r + n exist, and their weights.
+        unsafe {
+            let (rows, w) = (job.rows.skip(r), job.w.add(r));
+            all_heads::<V, S>(Job { rows, n, w, ..job }, g);
+        }
+        r += n;
     }
 }
 

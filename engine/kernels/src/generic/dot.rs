@@ -145,7 +145,7 @@ struct Job<S> {
 }
 
 #[inline(always)]
-unsafe fn all<V: Vector, S: RowPointers>(job: &Job<S>) {
+unsafe fn all_heads<V: Vector, S: RowPointers>(job: &Job<S>) {
     // SAFETY: h + G stays within g.
     unsafe {
         let mut h = 0;
@@ -158,6 +158,21 @@ unsafe fn all<V: Vector, S: RowPointers>(job: &Job<S>) {
                 _ => rows::<V, S, 3, 3>(job, h),
             };
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn all<V: Vector, S: RowPointers>(job: &Job<S>) {
+    let step = super::rows_at_once(job.dim);
+    let mut r = 0;
+    while r < job.n {
+        let n = step.min(job.n - r);
+        // SAFETY: rows r..r + n exist, and places for their sums.
+        unsafe {
+            let (rows, out) = (job.rows.skip(r), job.out.add(r));
+            all_heads::<V, S>(&Job { rows, n, out, ..*job });
+        }
+        r += n;
     }
 }
 

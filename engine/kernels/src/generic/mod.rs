@@ -18,8 +18,19 @@ pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};
 pub(crate) use gemm::{gemm_nn_add, gemm_nt};
 pub(crate) use softmax::{at_least, exp_sum, max};
 
+/// Rows that all heads and tiles of a call are done with before the next are touched: 16 KiB, which stays in L1, and
+/// whole tiles of 3 and of 4.
+fn rows_at_once(dim: usize) -> usize {
+    (8192 / dim / 12).max(1) * 12
+}
+
 /// Where the rows of a call lie.
 trait RowPointers: Copy {
+    /// The rows from `r` on.
+    ///
+    /// # Safety
+    /// `r` is at most the number of rows.
+    unsafe fn skip(self, r: usize) -> Self;
     /// # Safety
     /// `r` is less than the number of rows.
     unsafe fn row(self, r: usize) -> *const f16;
@@ -34,6 +45,11 @@ struct Contiguous {
 
 impl RowPointers for Contiguous {
     #[inline(always)]
+    unsafe fn skip(self, r: usize) -> Self {
+        // SAFETY: `r` is at most the number of rows.
+        Self { base: unsafe { self.base.add(r * self.dim) }, dim: self.dim }
+    }
+    #[inline(always)]
     unsafe fn row(self, r: usize) -> *const f16 {
         // SAFETY: `r` is a row of the slice that `base` starts.
         unsafe { self.base.add(r * self.dim) }
@@ -45,6 +61,11 @@ impl RowPointers for Contiguous {
 struct Scattered<'a>(&'a [*const f16]);
 
 impl RowPointers for Scattered<'_> {
+    #[inline(always)]
+    unsafe fn skip(self, r: usize) -> Self {
+        // SAFETY: `r` is at most the number of pointers.
+        Self(unsafe { self.0.get_unchecked(r..) })
+    }
     #[inline(always)]
     unsafe fn row(self, r: usize) -> *const f16 {
         // SAFETY: `r` is less than the number of pointers.
