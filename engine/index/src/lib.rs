@@ -1,1 +1,34 @@
-//! placeholder
+//! Which tokens to look at: the indexes of Recollect and the attention over what they find.
+//!
+//! The parts, in reading order:
+//! - [`Kind`], [`BuildQueries`], [`BuildParams`]: what a build is told; [`build`] makes a [`SpanIndex`] of it.
+//! - `summary`: group means with counts and value sums: entry points, scan order, and the remainder estimate.
+//! - `rows`: exact nearest keys of the build queries; `graph`: the attention-aware graph made of them, and its walk.
+//! - `hnsw`: the conventional baseline, for comparison.
+//! - `calibrate` and `auto`: the narrowest search, and the cheapest kind, that meet the target recall.
+//! - `find`: candidates of one query head in one span.
+//! - [`Budget`], [`SpanView`], [`Ask`], [`attend_spans`]: one decode step over all spans of a head: search, selection
+//!   (finalists of all spans compete), exact attention over the selection, the estimate of the rest.
+
+mod auto;
+mod build;
+mod calibrate;
+mod coverage;
+mod error;
+mod find;
+mod flat;
+mod graph;
+mod hnsw;
+mod params;
+mod rows;
+mod scratch;
+mod select;
+mod span;
+mod summary;
+
+pub use build::build;
+pub use error::BuildError;
+pub use params::{BuildParams, BuildQueries, Kind};
+pub use scratch::Scratch;
+pub use select::{Ask, Budget, Chosen, SpanView, Stats, attend_spans};
+pub use span::{BuildStats, SpanIndex};

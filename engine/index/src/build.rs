@@ -1,0 +1,115 @@
+//! Building the index of a span.
+
+use std::time::Instant;
+
+use attention::Rows;
+use kernels::Kernels;
+
+use crate::auto;
+use crate::calibrate::{Trials, held_back};
+use crate::error::BuildError;
+use crate::graph::Graph;
+use crate::hnsw::Hnsw;
+use crate::params::{BuildParams, BuildQueries, Kind};
+use crate::rows::QueryRows;
+use crate::span::{BuildStats, Finder, SpanIndex};
+use crate::summary::Summary;
+
+/// Ids within a span have 31 bits.
+const MOST_TOKENS: usize = 1 << 31;
+
+/// Below this many tokens `Auto` scans: a walk scores about as many keys.
+const SHORT: usize = 1024;
+
+/// Builds the index of a span on the current rayon pool. The same input gives the same index whatever the number of
+/// threads. `queries` None (or too few): the graph has only the edges between near keys, and the width is a default.
+pub fn build(
+    keys: &Rows<'_>,
+    values: &Rows<'_>,
+    queries: Option<&BuildQueries>,
+    params: &BuildParams,
+) -> Result<SpanIndex, BuildError> {
+    check(keys, values, queries, params)?;
+    let k = Kernels::native();
+    let none = BuildQueries { group: 1, ..BuildQueries::default() };
+    let queries = queries.unwrap_or(&none);
+    let mut stats = BuildStats::default();
+    let start = Instant::now();
+    let summary = Summary::build(&k, keys, values, params.keys_per_mean);
+    stats.summary = start.elapsed();
+
+    let kind = match params.kind {
+        Kind::Auto if keys.len() < SHORT => Kind::Flat,
+        kind => kind,
+    };
+    let late = held_back(queries);
+    let start = Instant::now();
+    let truth = match kind {
+        Kind::Flat => QueryRows::empty(),
+        _ => QueryRows::exact(&k, keys, queries, late.clone(), params.calibrate_k),
+    };
+    let rows = match kind {
+        Kind::Auto | Kind::Graph => QueryRows::exact(&k, keys, queries, 0..late.start, params.row_length),
+        _ => QueryRows::empty(),
+    };
+    (stats.rows, stats.rows_used, stats.rows_held_back) = (start.elapsed(), rows.len(), truth.len());
+
+    let start = Instant::now();
+    let finder = match kind {
+        Kind::Flat => Finder::Flat,
+        Kind::Summary => Finder::Summary,
+        Kind::Hnsw => Finder::Hnsw(Box::new(Hnsw::build(&k, keys))),
+        Kind::Auto | Kind::Graph => Finder::Graph(Graph::build(&k, keys, &summary, &rows, params)),
+    };
+    stats.graph = start.elapsed();
+
+    let start = Instant::now();
+    let mut index = SpanIndex::new(keys.len(), summary, finder, params.calibrate_k);
+    if truth.len() > 0 {
+        let trials = Trials::new(&k, keys, queries, late, &truth);
+        if kind == Kind::Auto {
+            auto::choose(&mut index, &trials, params.target_recall);
+        } else {
+            let trial = trials.narrowest(&index, params.target_recall);
+            (index.width, index.recall) = (trial.width, Some(trial.recall));
+        }
+    }
+    stats.calibration = start.elapsed();
+    tracing::debug!(tokens = keys.len(), kind = %index.kind(), width = index.width, ?stats, "index built");
+    index.stats = stats;
+    Ok(index)
+}
+
+fn check(
+    keys: &Rows<'_>,
+    values: &Rows<'_>,
+    queries: Option<&BuildQueries>,
+    params: &BuildParams,
+) -> Result<(), BuildError> {
+    if keys.is_empty() {
+        return Err(BuildError::Empty);
+    }
+    if keys.len() >= MOST_TOKENS {
+        return Err(BuildError::TooLong { tokens: keys.len(), limit: MOST_TOKENS - 1 });
+    }
+    if keys.len() != values.len() {
+        return Err(BuildError::ValueCount { keys: keys.len(), values: values.len() });
+    }
+    if !(0.0..=1.0).contains(&params.target_recall) {
+        return Err(BuildError::TargetRecall(params.target_recall.to_string()));
+    }
+    let Some(queries) = queries else { return Ok(()) };
+    let (elements, rows, group, dim) = (queries.q.len(), queries.visible.len(), queries.group, keys.dim());
+    if group == 0 || elements != rows * group * dim {
+        return Err(BuildError::QueryShape { elements, rows, group, dim });
+    }
+    for (at, pair) in queries.visible.windows(2).enumerate() {
+        if pair[1] < pair[0] {
+            return Err(BuildError::QueryOrder { at: at + 1, end: pair[1] });
+        }
+    }
+    match queries.visible.last() {
+        Some(&end) if end as usize > keys.len() => Err(BuildError::QueryEnd { end, tokens: keys.len() }),
+        _ => Ok(()),
+    }
+}

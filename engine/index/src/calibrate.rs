@@ -1,0 +1,141 @@
+//! Calibration: the narrowest search that meets the target on build queries that were held back.
+//!
+//! Decode queries come after all build queries, so the latest ones are held back: nothing of them is in the graph, and
+//! they are the nearest to what will be asked. A small margin covers the drift from them to the decode.
+
+use std::ops::Range;
+
+use attention::Rows;
+use kernels::Kernels;
+use rayon::prelude::*;
+
+use crate::find::Finding;
+use crate::params::BuildQueries;
+use crate::rows::QueryRows;
+use crate::span::{Finder, SpanIndex};
+
+/// Added to the target on held-back queries.
+const MARGIN: f32 = 0.006;
+/// Fewest and most positions held back.
+const HELD_BACK: (usize, usize) = (32, 128);
+/// Share of the positions that is held back, within those limits.
+const SHARE: usize = 32;
+
+/// The positions to hold back: the last ones, when there are enough queries to spare them.
+pub(crate) fn held_back(queries: &BuildQueries) -> Range<usize> {
+    let m = queries.visible.len();
+    let held = (m / SHARE).clamp(HELD_BACK.0, HELD_BACK.1);
+    if m < 4 * HELD_BACK.0 { m..m } else { m - held..m }
+}
+
+/// What a width gives on the held-back queries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Trial {
+    pub width: usize,
+    pub recall: f32,
+    /// Keys scored per query.
+    pub scored: f64,
+}
+
+/// Held-back queries with their true best keys.
+pub(crate) struct Trials<'a> {
+    k: &'a Kernels,
+    keys: &'a Rows<'a>,
+    queries: Vec<Vec<f32>>,
+    truth: Vec<&'a [u32]>,
+}
+
+impl<'a> Trials<'a> {
+    /// `truth` holds the rows of `positions`, each `calibrate_k` long where so many keys were visible.
+    pub fn new(
+        k: &'a Kernels,
+        keys: &'a Rows<'a>,
+        queries: &BuildQueries,
+        positions: Range<usize>,
+        truth: &'a QueryRows,
+    ) -> Trials<'a> {
+        let dim = keys.dim();
+        let q = &queries.q[positions.start * queries.group * dim..positions.end * queries.group * dim];
+        let queries = q.chunks(dim).map(|q| q.iter().map(|x| x.to_f32()).collect()).collect();
+        Trials { k, keys, queries, truth: truth.iter().collect() }
+    }
+
+    /// Searches all held-back queries at a width.
+    pub fn run(&self, index: &SpanIndex, width: usize) -> Trial {
+        let each: Vec<(usize, usize, usize)> = self
+            .queries
+            .par_iter()
+            .zip(&self.truth)
+            .map_init(Memory::default, |memory, (q, truth)| {
+                let (found, scored) = memory.search(self.k, (index, self.keys), (q, truth), width);
+                (found, truth.len(), scored)
+            })
+            .collect();
+        let found: usize = each.iter().map(|e| e.0).sum();
+        let wanted: usize = each.iter().map(|e| e.1).sum();
+        let scored: usize = each.iter().map(|e| e.2).sum();
+        Trial {
+            width,
+            recall: if wanted == 0 { 1.0 } else { found as f32 / wanted as f32 },
+            scored: scored as f64 / each.len().max(1) as f64,
+        }
+    }
+
+    /// The narrowest width that meets the target, to within 3 %; the widest sensible one when none does.
+    pub fn narrowest(&self, index: &SpanIndex, target: f32) -> Trial {
+        let target = (target + MARGIN).min(1.0);
+        let widest = match index.finder {
+            Finder::Flat => return self.run(index, 1),
+            Finder::Summary => index.summary.groups(),
+            Finder::Graph(_) | Finder::Hnsw(_) => (index.tokens / 4).max(8),
+        };
+        let mut good = self.run(index, 64.min(widest));
+        let mut bad = 0;
+        while good.recall < target && good.width < widest {
+            bad = good.width;
+            good = self.run(index, (good.width * 2).min(widest));
+        }
+        while good.recall >= target && good.width - bad > (good.width / 32).max(1) {
+            let trial = self.run(index, (good.width + bad) / 2);
+            if trial.recall >= target {
+                good = trial;
+            } else {
+                bad = trial.width;
+            }
+        }
+        good
+    }
+}
+
+/// Memory of one thread.
+#[derive(Default)]
+struct Memory {
+    finding: Finding,
+    group_scores: Vec<f32>,
+    wanted: Vec<u64>,
+}
+
+impl Memory {
+    /// How many of `truth` were scored, and how many keys were scored in all.
+    fn search(
+        &mut self,
+        k: &Kernels,
+        (index, keys): (&SpanIndex, &Rows<'_>),
+        (q, truth): (&[f32], &[u32]),
+        width: usize,
+    ) -> (usize, usize) {
+        self.group_scores.resize(index.summary.groups(), 0.0);
+        index.summary.scores(k, q, &mut self.group_scores);
+        self.finding.search(k, (index, keys), (q, &self.group_scores), width, None);
+        self.wanted.resize(index.tokens.div_ceil(64), 0);
+        for &id in truth {
+            self.wanted[id as usize / 64] |= 1 << (id % 64);
+        }
+        let is_wanted = |&&id: &&u32| self.wanted[id as usize / 64] >> (id % 64) & 1 == 1;
+        let found = self.finding.walk.ids.iter().filter(is_wanted).count();
+        for &id in truth {
+            self.wanted[id as usize / 64] = 0;
+        }
+        (found, self.finding.keys_scored)
+    }
+}

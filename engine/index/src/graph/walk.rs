@@ -1,0 +1,125 @@
+//! The search: best-first from the entries with a pool of bounded width.
+//!
+//! The pool bounds only what is expanded. Every key that is scored on the way is offered to the caller, so a pool
+//! narrower than the number of wanted tokens is enough. Nothing is allocated per query once the memory has grown.
+
+use std::time::Instant;
+
+use attention::Rows;
+use kernels::Kernels;
+
+use super::Graph;
+
+/// Expansions between two looks at the clock.
+const CLOCK_EVERY: usize = 64;
+
+/// Marks an expanded entry of the pool; ids are 31 bits.
+const EXPANDED: u32 = 1 << 31;
+
+/// When a walk ends before its pool is exhausted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stop {
+    /// Entries of the pool.
+    pub width: usize,
+    /// The moment to stop at, whatever was found.
+    pub deadline: Option<Instant>,
+}
+
+/// What a walk works in, and what it found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Walk {
+    /// A bit per key: scored in this walk. All zero between walks.
+    seen: Vec<u64>,
+    /// Best first; the highest bit of an id says that it was expanded.
+    pool: Vec<(f32, u32)>,
+    /// Every scored key, in the order of scoring.
+    pub ids: Vec<u32>,
+    /// Its q . k.
+    pub scores: Vec<f32>,
+    /// Whether the deadline ended it.
+    pub late: bool,
+    /// Edges looked at.
+    pub edges_read: usize,
+}
+
+impl Walk {
+    /// Walks from `entries` with the query `q`; afterwards `ids` and `scores` hold every key that was scored, once.
+    pub fn run(
+        &mut self,
+        k: &Kernels,
+        (graph, keys): (&Graph, &Rows<'_>),
+        q: &[f32],
+        entries: impl Iterator<Item = u32>,
+        stop: Stop,
+    ) {
+        self.clear();
+        let words = graph.len().div_ceil(64);
+        if self.seen.len() < words {
+            self.seen.resize(words, 0);
+        }
+        self.score_new(k, keys, q, entries);
+        self.admit(0, stop.width);
+        let (mut next, mut expanded) = (0, 0);
+        while let Some(&(_, id)) = self.pool.get(next) {
+            if id & EXPANDED != 0 {
+                next += 1;
+                continue;
+            }
+            expanded += 1;
+            if expanded % CLOCK_EVERY == 0 && stop.deadline.is_some_and(|at| Instant::now() >= at) {
+                self.late = true;
+                break;
+            }
+            self.pool[next].1 |= EXPANDED;
+            let from = self.ids.len();
+            let edges = graph.edges(id);
+            self.edges_read += edges.len();
+            self.score_new(k, keys, q, edges.iter().copied());
+            next = self.admit(from, stop.width).min(next + 1);
+        }
+        for &id in &self.ids {
+            self.seen[id as usize / 64] = 0;
+        }
+    }
+
+    /// Forgets what was found.
+    pub fn clear(&mut self) {
+        self.pool.clear();
+        self.ids.clear();
+        self.scores.clear();
+        self.late = false;
+        self.edges_read = 0;
+    }
+
+    /// Scores those of `candidates` that were not scored before.
+    fn score_new(&mut self, k: &Kernels, keys: &Rows<'_>, q: &[f32], candidates: impl Iterator<Item = u32>) {
+        let from = self.ids.len();
+        for id in candidates {
+            let (word, bit) = (id as usize / 64, 1u64 << (id % 64));
+            if self.seen[word] & bit == 0 {
+                self.seen[word] |= bit;
+                self.ids.push(id);
+            }
+        }
+        self.scores.resize(self.ids.len(), 0.0);
+        let rows = self.ids[from..].iter().map(|&id| keys.row(id as usize));
+        k.dot_gather(q, keys.dim(), rows, &mut self.scores[from..]);
+    }
+
+    /// Brings the scores from `from` on into the pool; returns the first place that changed.
+    fn admit(&mut self, from: usize, width: usize) -> usize {
+        let mut lowest = usize::MAX;
+        for (&score, &id) in self.scores[from..].iter().zip(&self.ids[from..]) {
+            if self.pool.len() == width {
+                match self.pool.last() {
+                    Some(&(worst, _)) if worst < score => self.pool.pop(),
+                    _ => continue,
+                };
+            }
+            let at = self.pool.partition_point(|&(s, _)| s >= score);
+            self.pool.insert(at, (score, id));
+            lowest = lowest.min(at);
+        }
+        lowest
+    }
+}

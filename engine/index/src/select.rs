@@ -1,0 +1,340 @@
+//! One decode step over all spans of a KV head: search, selection, exact attention over it, the estimate of the rest.
+//!
+//! The finalists of all spans compete for the budget of a query head. Fresh tokens are attended to exactly in addition.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use attention::{Description, Partial, Rows, attend_ids, attend_range};
+use kernels::{Kernels, topk::TopK};
+
+use crate::coverage;
+use crate::flat;
+use crate::scratch::Scratch;
+use crate::span::{Finder, SpanIndex};
+use crate::summary::Cut;
+
+/// Up to this many visible tokens a scan is cheaper than a walk.
+const SHORT: usize = 1024;
+/// A search for more than this part of the visible tokens scores most of them anyway.
+const LARGE_PART: usize = 8;
+
+/// How much is attended to exactly per query head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// This many tokens over all spans.
+    TopK(usize),
+    /// As few as reach this share of the mass (of spans, fresh ranges and what `out` held before), by the estimate.
+    Coverage(f32),
+    /// Every visible token.
+    All,
+}
+
+/// One span: its rows, its index, and what of it may be seen.
+#[derive(Clone, Debug)]
+pub struct SpanView<'a> {
+    /// [tokens, key_dim].
+    pub keys: Rows<'a>,
+    /// [tokens, value_dim].
+    pub values: Rows<'a>,
+    /// None: the span is scanned.
+    pub index: Option<&'a SpanIndex>,
+    /// Span-local.
+    pub visible: Range<usize>,
+}
+
+/// What is asked, for all query heads of a KV head.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// [group, key_dim].
+    pub q: &'a [f32],
+    /// Query heads.
+    pub group: usize,
+    /// Scale and soft-cap.
+    pub description: Description,
+    /// How much is attended to exactly.
+    pub budget: Budget,
+    /// Whether the remainder is estimated. Off: nothing of it is computed.
+    pub estimate: bool,
+    /// In place of the calibrated search width.
+    pub width: Option<usize>,
+    /// When to stop searching and to answer with what was found.
+    pub deadline: Option<Instant>,
+}
+
+/// The exactly attended (span, span-local id) of each query head, ascending.
+pub type Chosen = Vec<Vec<(u32, u32)>>;
+
+/// What a step did: means per query head.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Tokens attended to exactly, fresh ones included.
+    pub exact_tokens: f64,
+    /// Keys scored in any precision (tokens of budget all and fresh tokens included).
+    pub keys_scored: f64,
+    /// Rows of summaries scored.
+    pub summary_scored: f64,
+    /// Bytes of keys, values, summaries and edges; what the heads of a group share is divided among them.
+    pub bytes_read: f64,
+    /// Whether the deadline cut the search short.
+    pub deadline_hit: bool,
+}
+
+/// Attends to `spans` within the budget and to `fresh` exactly, for `ask.group` query heads, and merges the result into
+/// `out`, one partial per head. `ids` receives what of `spans` was attended to exactly. Panics when shapes do not fit.
+pub fn attend_spans(
+    kernels: &Kernels,
+    spans: &[SpanView<'_>],
+    fresh: &[SpanView<'_>],
+    ask: &Ask<'_>,
+    scratch: &mut Scratch,
+    out: &mut [Partial],
+    ids: Option<&mut Chosen>,
+) -> Stats {
+    assert!(ask.group > 0 && out.len() == ask.group, "{} partials for {} query heads", out.len(), ask.group);
+    let mut step = Step { k: kernels, spans, ask, stats: Stats::default(), ids };
+    if let Some(ids) = step.ids.as_deref_mut() {
+        ids.clear();
+        ids.resize(ask.group, Vec::new());
+    }
+    for view in fresh {
+        step.attend_all(view, scratch, out);
+    }
+    let total: usize = spans.iter().map(|s| s.visible.len()).sum();
+    match ask.budget {
+        Budget::TopK(n) if n < total => step.top(n, scratch, out),
+        Budget::Coverage(share) if share < 1.0 => coverage::attend(&mut step, share, scratch, out),
+        _ => step.everything(scratch, out),
+    }
+    step.stats.per_head(ask.group)
+}
+
+/// A call in progress. Stats are sums over heads.
+pub(crate) struct Step<'a, 'b> {
+    pub k: &'a Kernels,
+    pub spans: &'a [SpanView<'b>],
+    pub ask: &'a Ask<'b>,
+    pub stats: Stats,
+    ids: Option<&'a mut Chosen>,
+}
+
+impl Step<'_, '_> {
+    /// The query of a head.
+    pub fn query(&self, head: usize) -> &[f32] {
+        let dim = self.ask.q.len() / self.ask.group;
+        &self.ask.q[head * dim..(head + 1) * dim]
+    }
+
+    fn top(&mut self, n: usize, scratch: &mut Scratch, out: &mut [Partial]) {
+        self.prepare(n, scratch);
+        self.search(0..self.ask.group, n, scratch);
+        for (head, out) in out.iter_mut().enumerate() {
+            self.finalists(head, n, scratch);
+            self.attend(head, scratch, out);
+        }
+    }
+
+    pub fn everything(&mut self, scratch: &mut Scratch, out: &mut [Partial]) {
+        for (s, view) in self.spans.iter().enumerate() {
+            self.attend_all(view, scratch, out);
+            for ids in self.ids.as_deref_mut().into_iter().flatten() {
+                ids.extend(view.visible.clone().map(|id| (s as u32, id as u32)));
+            }
+        }
+    }
+
+    /// All visible tokens of a span or a fresh range, exactly.
+    fn attend_all(&mut self, view: &SpanView<'_>, scratch: &mut Scratch, out: &mut [Partial]) {
+        let (n, ask) = (view.visible.len(), self.ask);
+        let range = view.visible.clone();
+        let memory = &mut scratch.attention;
+        attend_range(self.k, &ask.description, ask.q, &view.keys, &view.values, range, memory, out);
+        let n = n as f64;
+        self.stats.exact_tokens += n * ask.group as f64;
+        self.stats.keys_scored += n * ask.group as f64;
+        self.stats.bytes_read += n * 2.0 * (view.keys.dim() + view.values.dim()) as f64;
+    }
+
+    /// Numbers the tokens of all spans and scores the means that will be needed.
+    pub fn prepare(&mut self, n: usize, scratch: &mut Scratch) {
+        scratch.base.clear();
+        let mut next = 0usize;
+        for view in self.spans {
+            scratch.base.push(next as u32);
+            next += view.keys.len();
+        }
+        assert!(u32::try_from(next).is_ok(), "{next} tokens in the spans of one call");
+        scratch.tops.resize_with(scratch.tops.len().max(self.ask.group), || TopK::new(0));
+        scratch.group_scores.resize_with(scratch.group_scores.len().max(self.spans.len()), Vec::new);
+        for (view, scores) in self.spans.iter().zip(&mut scratch.group_scores) {
+            let Some(index) = view.index else { continue };
+            if self.ask.estimate || !is_scanned(view, n) {
+                let groups = index.summary.groups();
+                scores.resize(self.ask.group * groups, 0.0);
+                index.summary.scores(self.k, self.ask.q, scores);
+                self.stats.summary_scored += (groups * self.ask.group) as f64;
+                self.stats.bytes_read += (groups * view.keys.dim() * 2) as f64;
+            }
+        }
+    }
+
+    /// Looks for the best `n` of the given heads in all spans; the finalists are left in `scratch.tops`.
+    pub fn search(&mut self, heads: Range<usize>, n: usize, scratch: &mut Scratch) {
+        for top in &mut scratch.tops[heads.clone()] {
+            top.reset(n);
+        }
+        for (s, view) in self.spans.iter().enumerate() {
+            match view.index {
+                Some(index) if !is_scanned(view, n) => {
+                    for head in heads.clone() {
+                        self.search_index((s, view, index), head, n, scratch);
+                    }
+                }
+                _ => self.scan((s, view), heads.clone(), scratch),
+            }
+        }
+    }
+
+    fn scan(&mut self, (s, view): (usize, &SpanView<'_>), heads: Range<usize>, scratch: &mut Scratch) {
+        let dim = view.keys.dim();
+        let q = &self.ask.q[heads.start * dim..heads.end * dim];
+        let n = view.visible.len() as f64;
+        self.stats.keys_scored += n * heads.len() as f64;
+        self.stats.bytes_read += n * 2.0 * dim as f64;
+        let tops = &mut scratch.tops[heads];
+        let keys = (&view.keys, view.visible.clone());
+        flat::scan(self.k, keys, q, scratch.base[s], &mut scratch.flat, tops);
+    }
+
+    fn search_index(
+        &mut self,
+        (s, view, index): (usize, &SpanView<'_>, &SpanIndex),
+        head: usize,
+        n: usize,
+        scratch: &mut Scratch,
+    ) {
+        let groups = index.summary.groups();
+        let scores = &scratch.group_scores[s][head * groups..(head + 1) * groups];
+        let width = match self.ask.deadline {
+            Some(at) if Instant::now() >= at => 1,
+            _ => index.width_for(n, view.visible.len(), self.ask.width),
+        };
+        let finding = &mut scratch.finding;
+        finding.search(self.k, (index, &view.keys), (self.query(head), scores), width, self.ask.deadline);
+        let top = &mut scratch.tops[head];
+        let found = finding.walk.scores.iter().zip(&finding.walk.ids);
+        if view.visible == (0..index.tokens) {
+            found.for_each(|(&score, &id)| top.push(score, scratch.base[s] + id));
+        } else {
+            found
+                .filter(|&(_, &id)| view.visible.contains(&(id as usize)))
+                .for_each(|(&score, &id)| top.push(score, scratch.base[s] + id));
+        }
+        self.stats.deadline_hit |= finding.walk.late || width == 1;
+        self.stats.keys_scored += finding.keys_scored as f64;
+        self.stats.bytes_read += (finding.keys_scored * view.keys.dim() * 2 + finding.edge_bytes) as f64;
+    }
+
+    /// The finalists of a head, best first, into `scratch.best`. Where a search over crowded or hidden neighbourhoods
+    /// came home with fewer than there are, everything is scanned.
+    pub fn finalists(&mut self, head: usize, n: usize, scratch: &mut Scratch) {
+        scratch.best.clear();
+        scratch.tops[head].drain_sorted(&mut scratch.best);
+        let total: usize = self.spans.iter().map(|s| s.visible.len()).sum();
+        if scratch.best.len() < n.min(total) && !self.stats.deadline_hit {
+            scratch.tops[head].reset(n);
+            for (s, view) in self.spans.iter().enumerate() {
+                self.scan((s, view), head..head + 1, scratch);
+            }
+            scratch.best.clear();
+            scratch.tops[head].drain_sorted(&mut scratch.best);
+        }
+    }
+
+    /// Exact attention over `scratch.best`, and the estimate of the rest.
+    pub fn attend(&mut self, head: usize, scratch: &mut Scratch, out: &mut Partial) {
+        scratch.chosen.clear();
+        scratch.chosen.extend(scratch.best.iter().map(|&(score, id)| (id, score)));
+        scratch.chosen.sort_unstable_by_key(|c| c.0);
+        let mut from = 0;
+        for (s, view) in self.spans.iter().enumerate() {
+            let base = scratch.base[s];
+            let end = base as usize + view.keys.len();
+            let n = scratch.chosen[from..].partition_point(|c| (c.0 as usize) < end);
+            scratch.local.clear();
+            scratch
+                .local
+                .extend(scratch.chosen[from..from + n].iter().map(|&(id, score)| (id - base, score)));
+            from += n;
+            let d = &self.ask.description;
+            attend_ids(self.k, d, &scratch.local, &view.values, &mut scratch.attention, out);
+            self.stats.exact_tokens += n as f64;
+            self.stats.bytes_read += (n * view.values.dim() * 2) as f64;
+            if let Some(ids) = self.ids.as_deref_mut() {
+                ids[head].extend(scratch.local.iter().map(|&(id, _)| (s as u32, id)));
+            }
+            if self.ask.estimate && !view.visible.is_empty() {
+                self.estimate((s, view), head, scratch, out);
+            }
+        }
+    }
+
+    /// Adds what was not selected of a span. `scratch.local` holds what was.
+    fn estimate(
+        &mut self,
+        (s, view): (usize, &SpanView<'_>),
+        head: usize,
+        scratch: &mut Scratch,
+        out: &mut Partial,
+    ) {
+        let numbers = (self.k, &self.ask.description);
+        let Some(index) = view.index else {
+            let rows = (&view.keys, &view.values);
+            let rest = flat::remainder(
+                numbers,
+                rows,
+                &view.visible,
+                self.query(head),
+                &scratch.local,
+                &mut scratch.flat,
+            );
+            self.stats.bytes_read += (view.visible.len() * 2 * (view.keys.dim() + view.values.dim())) as f64;
+            return out.merge(&rest);
+        };
+        let summary = &index.summary;
+        let groups = summary.groups();
+        scratch
+            .bring_cut((index.uid, view.visible.clone()), || Cut::new(summary, &view.values, &view.visible));
+        let selected = std::mem::take(&mut scratch.local);
+        let scores = std::mem::take(&mut scratch.group_scores[s]);
+        if let Some((cut, remainder)) = scratch.cut() {
+            let scores = &scores[head * groups..(head + 1) * groups];
+            out.merge(&remainder.estimate(numbers, (summary, cut), scores, &selected, &view.values));
+        }
+        self.stats.bytes_read += (groups * view.values.dim() * 4) as f64;
+        scratch.local = selected;
+        scratch.group_scores[s] = scores;
+    }
+}
+
+/// Whether a search for `n` scans the visible range rather than using the index.
+pub(crate) fn is_scanned(view: &SpanView<'_>, n: usize) -> bool {
+    let visible = view.visible.len();
+    match view.index.map(|index| &index.finder) {
+        None | Some(Finder::Flat) => true,
+        Some(_) => visible <= SHORT || n.saturating_mul(LARGE_PART) >= visible,
+    }
+}
+
+impl Stats {
+    fn per_head(self, heads: usize) -> Stats {
+        let heads = heads as f64;
+        Stats {
+            exact_tokens: self.exact_tokens / heads,
+            keys_scored: self.keys_scored / heads,
+            summary_scored: self.summary_scored / heads,
+            bytes_read: self.bytes_read / heads,
+            deadline_hit: self.deadline_hit,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The index of one span of one KV head.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::graph::Graph;
+use crate::hnsw::Hnsw;
+use crate::params::Kind;
+use crate::summary::Summary;
+
+/// How a span is searched beyond its summary.
+#[derive(Debug)]
+pub(crate) enum Finder {
+    Flat,
+    Summary,
+    Graph(Graph),
+    Hnsw(Box<Hnsw>),
+}
+
+/// What a build did and cost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BuildStats {
+    /// Wall time of the summary.
+    pub summary: Duration,
+    /// Wall time of the exact rows of the build queries.
+    pub rows: Duration,
+    /// Wall time of the graph (or of hnsw_rs).
+    pub graph: Duration,
+    /// Wall time of the calibration.
+    pub calibration: Duration,
+    /// Query rows (positions x query heads) that the graph was built from.
+    pub rows_used: usize,
+    /// Query rows that were held back for the calibration.
+    pub rows_held_back: usize,
+}
+
+impl BuildStats {
+    /// All of the wall time.
+    pub fn total(&self) -> Duration {
+        self.summary + self.rows + self.graph + self.calibration
+    }
+}
+
+/// Numbers that identify an index within this process, so that scratch memory can keep what it computed for it.
+static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+
+/// An immutable index. It refers to keys and values by span-local row number and holds none of them.
+#[derive(Debug)]
+pub struct SpanIndex {
+    pub(crate) uid: u64,
+    pub(crate) tokens: usize,
+    pub(crate) summary: Summary,
+    pub(crate) finder: Finder,
+    pub(crate) width: usize,
+    pub(crate) calibrate_k: usize,
+    pub(crate) recall: Option<f32>,
+    pub(crate) stats: BuildStats,
+}
+
+impl SpanIndex {
+    pub(crate) fn new(tokens: usize, summary: Summary, finder: Finder, calibrate_k: usize) -> SpanIndex {
+        let width = match &finder {
+            Finder::Flat => 1,
+            Finder::Summary => summary.groups().div_ceil(8),
+            Finder::Graph(_) => calibrate_k.max(32) * 2,
+            Finder::Hnsw(_) => calibrate_k.max(32) * 4,
+        };
+        SpanIndex {
+            uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
+            tokens,
+            summary,
+            finder,
+            width,
+            calibrate_k,
+            recall: None,
+            stats: BuildStats::default(),
+        }
+    }
+
+    /// How it searches; never `Auto`.
+    pub fn kind(&self) -> Kind {
+        match self.finder {
+            Finder::Flat => Kind::Flat,
+            Finder::Summary => Kind::Summary,
+            Finder::Graph(_) => Kind::Graph,
+            Finder::Hnsw(_) => Kind::Hnsw,
+        }
+    }
+
+    /// Tokens of the span.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The calibrated search width: pool entries of the walk, groups of the summary scan, ef of hnsw.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Recall of the true best `calibrate_k` on the held-back build queries at the calibrated width. None when there
+    /// were too few queries to tell.
+    pub fn recall_estimate(&self) -> Option<f32> {
+        self.recall
+    }
+
+    /// What the build did and cost.
+    pub fn build_stats(&self) -> &BuildStats {
+        &self.stats
+    }
+
+    /// Bytes held beside keys and values.
+    pub fn bytes(&self) -> usize {
+        let finder = match &self.finder {
+            Finder::Flat | Finder::Summary => 0,
+            Finder::Graph(graph) => graph.bytes(),
+            Finder::Hnsw(hnsw) => hnsw.bytes(),
+        };
+        self.summary.bytes() + finder
+    }
+
+    /// The width for the best `k` when only `visible` of the tokens may be returned. More wanted, or more hidden,
+    /// widens in proportion; fewer wanted narrows with the square root, since the best few need as good an entry.
+    pub(crate) fn width_for(&self, k: usize, visible: usize, base: Option<usize>) -> usize {
+        let base = base.unwrap_or(self.width) as f64;
+        let wanted = k as f64 / self.calibrate_k.max(1) as f64;
+        let wanted = if wanted < 1.0 { wanted.sqrt() } else { wanted };
+        let hidden = self.tokens as f64 / visible.max(1) as f64;
+        ((base * wanted * hidden).ceil() as usize).clamp(8, self.tokens.max(8))
+    }
+}
