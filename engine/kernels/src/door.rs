@@ -56,6 +56,8 @@ impl Kernels {
             Isa::Avx2 => &crate::arch::avx2::TABLE,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &crate::arch::avx512::TABLE,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &crate::arch::neon::TABLE,
             _ => return None,
         };
         Some(Kernels { table })

@@ -300,3 +300,33 @@ fn every_available_path_can_be_forced() {
         assert_eq!(Kernels::with(isa).map(|k| k.isa()), Some(isa));
     }
 }
+
+/// Run by the test below in a process of its own: the path is chosen once per process.
+#[test]
+fn prints_the_native_path() {
+    match Kernels::from_env() {
+        Ok(k) => println!("from_env {k:?} native {:?}", Kernels::native()),
+        Err(error) => println!("refused: {error}; native {:?}", Kernels::native()),
+    }
+}
+
+#[test]
+fn the_environment_forces_a_path() {
+    let Ok(exe) = std::env::current_exe() else { return };
+    let said = |value: &str| {
+        let args = ["--exact", "prints_the_native_path", "--nocapture"];
+        let output = std::process::Command::new(&exe).args(args).env("RECOLLECT_KERNELS", value).output();
+        output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
+    };
+    for isa in Isa::available() {
+        let want = format!("from_env Kernels({isa}) native Kernels({isa})");
+        assert!(said(&isa.to_string()).contains(&want), "{}", said(&isa.to_string()));
+    }
+    let fastest = Isa::available().last().map(|isa| format!("from_env Kernels({isa})")).unwrap_or_default();
+    assert!(said("auto").contains(&fastest) && said("").contains(&fastest));
+    assert!(said("sse9").contains("refused: unknown kernel path \"sse9\""));
+    let missing = Isa::ALL.into_iter().find(|isa| !isa.is_available());
+    if let Some(isa) = missing {
+        assert!(said(&isa.to_string()).contains("is not available on this CPU"));
+    }
+}
