@@ -1,7 +1,7 @@
 //! Bulk K, V and query samples of one layer: cut by placement and by the message limit, acknowledged in order.
 
 use crate::session::{Geometry, Holder, Inner, PlannedRun};
-use crate::{Error, Session};
+use crate::{Error, Session, finite};
 use futures::future::try_join_all;
 use half::f16;
 use std::borrow::Cow;
@@ -80,7 +80,7 @@ impl Inner {
         let room = holder.max_message_bytes.min(PIECE_BYTES).saturating_sub(OVERHEAD_BYTES);
         match room / token_bytes {
             0 => Err(Error::Input(format!(
-                "shard {}: max_message_bytes = {} is too small for one token of {token_bytes} bytes",
+                "shard {}: server.max_message = {} is too small for one token of {token_bytes} bytes",
                 holder.shard.name(),
                 holder.max_message_bytes
             ))),
@@ -193,6 +193,14 @@ fn check(geometry: &Geometry, chunk: &LayerChunk<'_>) -> Result<usize, Error> {
     }
     if chunk.seal_to.is_some_and(|to| to > end) {
         return refuse(format!("seal_to is beyond its end {end}"));
+    }
+    // Refused here, or the shards of the other heads would store their part.
+    let rows = |dim| [tokens, geometry.kv_heads, dim];
+    let numbers = finite::halves("k", &rows(geometry.key_dim), chunk.k)
+        .and_then(|()| finite::halves("v", &rows(geometry.value_dim), chunk.v))
+        .and_then(|()| finite::halves("q", &[m, geometry.q_heads, geometry.key_dim], chunk.q));
+    if let Err(what) = numbers {
+        return refuse(what.to_string());
     }
     Ok(tokens)
 }

@@ -6,12 +6,13 @@
 use crate::error::Error;
 use crate::fold::{self, Piece, Whole};
 use crate::session::{Geometry, Holder, Inner, PlannedRun};
-use crate::{Budget, Session};
+use crate::{Budget, Session, finite};
 use attention::Partial;
 use futures::future::try_join_all;
 use half::f16;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use tokio::time::timeout;
 use tonic::Status;
 use wire::tensor::{self, Dim};
 use wire::v1;
@@ -175,6 +176,15 @@ impl Inner {
         question.max(answer) as u64 + 256
     }
 
+    /// Four fifths of the time, so that the answer is here when the time is over. A deterministic answer is whole or
+    /// none: its shard gets no deadline, only this side has one.
+    fn shard_deadline_us(&self) -> u64 {
+        match self.deterministic {
+            true => 0,
+            false => u64::try_from((self.deadline * 4 / 5).as_micros()).unwrap_or(u64::MAX).max(1),
+        }
+    }
+
     async fn exchange(
         &self,
         holder: &Holder,
@@ -187,12 +197,19 @@ impl Inner {
             places.push((part.ask, part.kv_heads, part.row.end - part.row.begin, part.row.q.is_some()));
             rows.push(part.row);
         }
-        // The shard gets four fifths of the time, so that its answer is here when the time is over.
-        let deadline_us = u64::try_from((self.deadline * 4 / 5).as_micros()).unwrap_or(u64::MAX).max(1);
-        let request = v1::AttendRequest { id: 0, deadline_us, instance: holder.instance.clone(), rows };
-        let response = match holder.shard.attend(request).await {
-            Ok(response) => response,
-            Err(status) => return Err(holder.explain(&status).await),
+        let request = v1::AttendRequest {
+            id: 0,
+            deadline_us: self.shard_deadline_us(),
+            instance: holder.instance.clone(),
+            rows,
+        };
+        let response = match timeout(self.deadline, holder.shard.attend(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(status)) => return Err(holder.explain(&status).await),
+            Err(_) => {
+                let status = Status::deadline_exceeded(format!("no answer within {:?}", self.deadline));
+                return Err(holder.explain(&status).await);
+            }
         };
         if let Some(refused) = response.error {
             return Err(holder.explain(&Status::from(refused)).await);
@@ -229,7 +246,7 @@ impl Holder {
     }
 }
 
-/// Lengths and ranges; the shard checks the values.
+/// Lengths, ranges and numbers.
 fn check(geometry: &Geometry, i: usize, ask: &RowAsk) -> Result<(), Error> {
     let refuse = |what: String| Err(Error::Input(format!("row {i}: {what}")));
     let length = |field: &str, got: usize, want: usize| -> Result<(), Error> {
@@ -244,12 +261,17 @@ fn check(geometry: &Geometry, i: usize, ask: &RowAsk) -> Result<(), Error> {
     if ask.q.is_empty() && ask.token.is_none() {
         return refuse("neither queries nor a token".into());
     }
+    let Geometry { q_heads, kv_heads, key_dim, value_dim, .. } = *geometry;
+    // Numbers are checked here too, or the shards of the other heads would store their part of a bad token.
     if !ask.q.is_empty() {
-        length("q", ask.q.len(), geometry.q_heads * geometry.key_dim)?;
+        length("q", ask.q.len(), q_heads * key_dim)?;
+        finite::singles("q", &[q_heads, key_dim], &ask.q).or_else(|what| refuse(what.to_string()))?;
     }
     if let Some(token) = &ask.token {
-        length("token.k", token.k.len(), geometry.kv_heads * geometry.key_dim)?;
-        length("token.v", token.v.len(), geometry.kv_heads * geometry.value_dim)?;
+        for (field, data, dim) in [("token.k", &token.k, key_dim), ("token.v", &token.v, value_dim)] {
+            length(field, data.len(), kv_heads * dim)?;
+            finite::halves(field, &[kv_heads, dim], data).or_else(|what| refuse(what.to_string()))?;
+        }
     }
     Ok(())
 }

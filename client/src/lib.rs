@@ -18,6 +18,7 @@ pub mod append;
 pub mod attend;
 pub mod cluster;
 pub mod error;
+mod finite;
 pub mod fold;
 pub mod grpc;
 mod lease;

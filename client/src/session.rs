@@ -29,7 +29,7 @@ pub struct SessionSpec {
     pub index: v1::IndexKind,
     /// Of the index build.
     pub seed: u64,
-    /// Answers wait for indexes; the same calls give the same bits.
+    /// Answers wait for indexes, and none is cut short by the deadline; the same calls give the same bits.
     pub deterministic: bool,
     /// What placement hashes. `None`: the session id, so that sessions spread; with `deterministic`, the seed.
     pub lineage: Option<Vec<u8>>,
@@ -82,6 +82,7 @@ pub(crate) struct Inner {
     pub(crate) geometry: Geometry,
     pub(crate) description: Description,
     pub(crate) deadline: Duration,
+    pub(crate) deterministic: bool,
     pub(crate) holders: Vec<Holder>,
     /// For every layer the runs in the order of the heads.
     pub(crate) plan: Vec<Vec<PlannedRun>>,
@@ -180,7 +181,8 @@ impl Session {
             softcap: spec.softcap,
         };
         let plan = plan.collect();
-        let inner = Arc::new(Inner { id, geometry, description, deadline: spec.deadline, holders, plan });
+        let SessionSpec { deadline, deterministic, .. } = spec;
+        let inner = Arc::new(Inner { id, geometry, description, deadline, deterministic, holders, plan });
         let renewal = Some(Renewal::start(&inner));
         Ok(Session { inner, renewal })
     }

@@ -7,6 +7,7 @@ use half::f16;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::Range;
+use std::time::Duration;
 use wire::v1;
 
 /// Head counts and dims of the model that is played.
@@ -88,7 +89,8 @@ impl Replay {
             ..Default::default()
         };
         let spec = SessionSpec::new(fingerprint, self.tokens as u64);
-        SessionSpec { deterministic: true, seed: self.seed, ..spec }
+        // Answers wait for indexes, which are slow to come when all tests run at once.
+        SessionSpec { deterministic: true, seed: self.seed, deadline: Duration::from_secs(90), ..spec }
     }
 
     /// Queries of a position: near the keys of that position, all heads, `[q_heads, key_dim]`.

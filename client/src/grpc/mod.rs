@@ -27,7 +27,7 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// For a small call.
     pub call_timeout: Duration,
-    /// For an attend message that names no deadline of its own.
+    /// For an attend message that names no deadline of its own; a [`crate::Session`] waits no longer than its own.
     pub attend_timeout: Duration,
     /// From the hand-over of a chunk to its acknowledgement, waiting for room included.
     pub append_timeout: Duration,
@@ -40,7 +40,7 @@ impl Default for Config {
         Config {
             connect_timeout: Duration::from_secs(5),
             call_timeout: Duration::from_secs(10),
-            attend_timeout: Duration::from_secs(10),
+            attend_timeout: Duration::from_secs(600),
             append_timeout: Duration::from_secs(60),
             append_in_flight_bytes: 32 << 20,
         }
@@ -95,7 +95,7 @@ impl GrpcShard {
         }
         let limit = self.limit;
         Err(Status::resource_exhausted(format!(
-            "{what} of {bytes} bytes is over the shard's max_message_bytes = {limit}"
+            "{what} of {bytes} bytes is over the shard's server.max_message = {limit}"
         )))
     }
 }

@@ -41,7 +41,7 @@ async fn any_placement_is_dense_attention_at_budget_all() {
                 ask.end
             );
         }
-        assert_eq!(session.shard_names().count(), shards, "this seed uses every shard");
+        assert_eq!(session.shard_names().count(), shards, "every shard holds some of it");
         assert!(session.close().await.expect("close") > 0);
     }
 }

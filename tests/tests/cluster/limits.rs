@@ -11,7 +11,7 @@ use wire::v1::kv_client::KvClient;
 const LIMIT: usize = 64 << 10;
 
 fn small() -> Daemon {
-    Daemon::start_with(&["--memory", "256MiB"], &format!("[grpc]\nmax_message_bytes = {LIMIT}\n"))
+    Daemon::start_with(&["--memory", "256MiB"], &format!("[server]\nmax_message = {LIMIT}\n"))
         .expect("a daemon")
 }
 
@@ -33,7 +33,7 @@ fn padding(bytes: usize) -> Option<v1::Tensor> {
 }
 
 fn named(status: &Status) -> bool {
-    status.code() == Code::ResourceExhausted && status.message().contains("max_message_bytes")
+    status.code() == Code::ResourceExhausted && status.message().contains("server.max_message")
 }
 
 #[tokio::test]

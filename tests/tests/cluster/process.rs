@@ -26,8 +26,8 @@ fn serve(config: &str, flags: &[&str]) -> Ended {
 #[test]
 fn bad_configuration_is_refused_before_a_port_opens() {
     one_line(&serve("no_such_key = 1\n", &[]), 64, &["no_such_key"]);
-    one_line(&serve("[grpc]\nmax_mesage_bytes = 1\n", &[]), 64, &["max_mesage_bytes"]);
-    one_line(&serve("[grpc\n", &[]), 64, &[]);
+    one_line(&serve("[server]\nmax_mesage = 1\n", &[]), 64, &["max_mesage"]);
+    one_line(&serve("[server\n", &[]), 64, &[]);
     one_line(&serve("", &["--memory", "lots"]), 64, &["lots"]);
     one_line(&serve("", &["--memory", "0"]), 64, &["memory"]);
     one_line(
@@ -52,11 +52,11 @@ fn a_taken_port_is_unavailable() {
 /// File, then environment, then flags; the last one wins and the effective one is printed.
 #[test]
 fn the_effective_configuration_is_printed() {
-    let ended = serve("[grpc]\nmax_message_bytes = 123456\n", &["--memory", "96MiB", "--print-config"]);
+    let ended = serve("[server]\nmax_message = 123456\n", &["--memory", "96MiB", "--print-config"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stdout.contains("123456"), "{ended:?}");
     let daemon =
-        Daemon::start_with(&["--memory", "96MiB"], "[grpc]\nmax_message_bytes = 123456\n").expect("a daemon");
+        Daemon::start_with(&["--memory", "96MiB"], "[server]\nmax_message = 123456\n").expect("a daemon");
     let budget = http::metric(&daemon.http, wire::names::MEMORY_BUDGET_BYTES, &[]).expect("metric");
     assert_eq!(budget, f64::from(96 << 20));
 }
