@@ -8,8 +8,8 @@ pub const ATTEND_ROWS: &str = "recollect_attend_rows_total";
 pub const ATTEND_MISSING_TOKENS: &str = "recollect_attend_missing_tokens_total";
 /// Attend messages refused because the queue was full (counter).
 pub const ATTEND_REFUSED: &str = "recollect_attend_refused_total";
-/// Rows waiting for a thread of the attend pool (gauge).
-pub const ATTEND_QUEUE_ROWS: &str = "recollect_attend_queue_rows";
+/// Tasks (a row and one of its KV heads; an append chunk) waiting or running (gauge).
+pub const ATTEND_QUEUE_TASKS: &str = "recollect_attend_queue_tasks";
 /// Tokens stored, counted once for each layer and KV head; label `path` is `append` or `decode` (counter).
 pub const APPENDED_TOKENS: &str = "recollect_appended_head_tokens_total";
 /// Append chunks; label `result` is `ok` or `error` (counter).
@@ -20,8 +20,10 @@ pub const SESSIONS: &str = "recollect_sessions";
 pub const SESSIONS_OPENED: &str = "recollect_sessions_opened_total";
 /// Sessions that ended; label `reason` is `close` or `lease` (counter).
 pub const SESSIONS_ENDED: &str = "recollect_sessions_ended_total";
-/// Bytes granted out of the budget; label `kind` is `kv` or `index` (gauge).
+/// Bytes in use; label `kind` is `kv`, `index` or `scratch` (gauge).
 pub const MEMORY_BYTES: &str = "recollect_memory_bytes";
+/// Bytes reserved or in use (gauge).
+pub const MEMORY_GRANTED_BYTES: &str = "recollect_memory_granted_bytes";
 /// The memory budget (gauge).
 pub const MEMORY_BUDGET_BYTES: &str = "recollect_memory_budget_bytes";
 /// Requests refused for want of memory (counter).
@@ -38,6 +40,36 @@ pub const INDEX_BUILD_SECONDS: &str = "recollect_index_build_seconds";
 /// Upper bounds of all histograms of seconds.
 pub const SECONDS_BUCKETS: &[f64] =
     &[0.000_1, 0.000_3, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+
+/// Every counter with its help text.
+pub const COUNTERS: &[(&str, &str)] = &[
+    (ATTEND_ROWS, "Attend rows answered"),
+    (ATTEND_MISSING_TOKENS, "Visible tokens declared missing because a deadline passed"),
+    (ATTEND_REFUSED, "Attend messages refused because the queue was full"),
+    (APPENDED_TOKENS, "Tokens stored, once for each layer and KV head"),
+    (APPEND_CHUNKS, "Append chunks"),
+    (SESSIONS_OPENED, "Sessions opened"),
+    (SESSIONS_ENDED, "Sessions ended"),
+    (MEMORY_REFUSED, "Requests refused for want of memory"),
+    (SPANS_SEALED, "Spans sealed"),
+    (INDEX_BUILDS, "Index builds ended"),
+];
+
+/// Every gauge with its help text.
+pub const GAUGES: &[(&str, &str)] = &[
+    (ATTEND_QUEUE_TASKS, "Attend and append tasks waiting or running"),
+    (SESSIONS, "Sessions open"),
+    (MEMORY_BYTES, "Bytes in use"),
+    (MEMORY_GRANTED_BYTES, "Bytes reserved or in use"),
+    (MEMORY_BUDGET_BYTES, "The memory budget"),
+    (INDEX_BUILDS_PENDING, "Index builds queued or running"),
+];
+
+/// Every histogram with its help text.
+pub const HISTOGRAMS: &[(&str, &str)] = &[
+    (ATTEND_SECONDS, "From receipt to answer of an attend message"),
+    (INDEX_BUILD_SECONDS, "Duration of an index build"),
+];
 
 /// Span around one attend message.
 pub const SPAN_ATTEND: &str = "attend";

@@ -1,0 +1,292 @@
+//! Configuration: defaults, then a TOML file, then `RECOLLECT__SECTION__KEY`, then flags; checked before a port opens.
+
+mod address;
+mod size;
+
+pub use address::Address;
+pub use size::{Size, parse_size};
+
+use crate::NodeConfig;
+use crate::telemetry::LogFormat;
+use clap::Args;
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything that can be set.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Ports and messages.
+    pub server: Server,
+    /// The budget.
+    pub memory: Memory,
+    /// The threads on the path of a step.
+    pub attend: Attend,
+    /// Index builds.
+    pub index: Index,
+    /// Sessions.
+    pub sessions: Sessions,
+    /// The log.
+    pub log: Log,
+}
+
+/// Ports and messages.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// gRPC.
+    pub listen: Address,
+    /// Probes, metrics and status.
+    pub http: Address,
+    /// Largest message taken and sent.
+    pub max_message: Size,
+    /// Seconds from SIGTERM until streams are cut.
+    pub grace_seconds: u64,
+}
+
+/// The budget.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// KV, indexes and working memory together.
+    pub budget: Size,
+}
+
+/// The threads on the path of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Attend {
+    /// 0: one for each core.
+    pub threads: usize,
+    /// Tasks (row x KV head) that may wait or run at once.
+    pub queue: usize,
+}
+
+/// Index builds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Index {
+    /// 0: half of the cores, at least one.
+    pub threads: usize,
+    /// Spans below this many tokens get no index.
+    pub min_tokens: u64,
+    /// Recall that search widths are calibrated for.
+    pub recall: f32,
+    /// Fresh tokens at which a decoding session seals a span.
+    pub seal_tokens: u64,
+}
+
+/// Sessions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sessions {
+    /// Lease of a session that asks for none.
+    pub lease_seconds: u64,
+}
+
+/// The log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// For people or for machines.
+    pub format: LogFormat,
+    /// A tracing directive: `info`, `kvstore=debug,info`.
+    pub filter: String,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: Address::loopback(7420),
+            http: Address::loopback(7421),
+            max_message: Size(wire::DEFAULT_MAX_MESSAGE_BYTES),
+            grace_seconds: 10,
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { budget: Size(4 << 30) }
+    }
+}
+
+impl Default for Attend {
+    fn default() -> Self {
+        Self { threads: 0, queue: NodeConfig::default().queue }
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        let node = NodeConfig::default();
+        Self {
+            threads: 0,
+            min_tokens: node.index_min_tokens,
+            recall: node.index_recall,
+            seal_tokens: node.seal_tokens,
+        }
+    }
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self { lease_seconds: NodeConfig::default().lease.as_secs() }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".into() }
+    }
+}
+
+/// Flags; each beats the environment and the file.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Flags {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// gRPC address, HOST:PORT [default: 127.0.0.1:7420]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<Address>,
+    /// Address of /livez /readyz /metrics /status [default: 127.0.0.1:7421]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<Address>,
+    /// Memory budget, as 4GiB or 512MiB [default: 4GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Threads that attend; 0: one for each core [default: 0]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Log for people or for machines [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+impl Config {
+    /// Reads and checks everything. The error is one line that names the setting.
+    pub fn load(flags: &Flags) -> Result<Self, String> {
+        let mut figment = Figment::from(Serialized::defaults(Config::default()));
+        if let Some(path) = &flags.config {
+            let text =
+                std::fs::read_to_string(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+            // Parsed on its own first: figment reports a syntax error over several lines.
+            toml_syntax(&text).map_err(|e| format!("--config {}: {e}", path.display()))?;
+            figment = figment.merge(Toml::string(&text));
+        }
+        figment = figment.merge(Env::prefixed("RECOLLECT__").split("__"));
+        let mut set = |key: &str, value: Option<figment::value::Value>| {
+            if let Some(value) = value {
+                figment = std::mem::take(&mut figment).merge(Serialized::default(key, value));
+            }
+        };
+        set("server.listen", flags.listen.as_ref().map(|a| a.to_string().into()));
+        set("server.http", flags.http.as_ref().map(|a| a.to_string().into()));
+        set("memory.budget", flags.memory.map(|s| s.to_string().into()));
+        set("attend.threads", flags.threads.map(Into::into));
+        let format = flags.log_format.map(|f| match f {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        });
+        set("log.format", format.map(Into::into));
+        let config: Config = figment.extract().map_err(|e| one_line(&e))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Ranges that the types do not say.
+    fn check(&self) -> Result<(), String> {
+        let in_range = |key: &str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{key}: {value}, must be in {low}..={high}"))
+            }
+        };
+        in_range("memory.budget", self.memory.budget.0, 1 << 20, 1 << 50)?;
+        in_range("server.max_message", self.server.max_message.0, 64 << 10, 2 << 30)?;
+        in_range("server.grace_seconds", self.server.grace_seconds, 0, 3600)?;
+        in_range("attend.threads", self.attend.threads as u64, 0, 4096)?;
+        in_range("attend.queue", self.attend.queue as u64, 1, 1 << 20)?;
+        in_range("index.threads", self.index.threads as u64, 0, 4096)?;
+        in_range("index.min_tokens", self.index.min_tokens, 1, 1 << 40)?;
+        in_range("index.seal_tokens", self.index.seal_tokens, 1, 1 << 40)?;
+        in_range("sessions.lease_seconds", self.sessions.lease_seconds, 1, 24 * 3600)?;
+        if !(self.index.recall > 0.0 && self.index.recall <= 1.0) {
+            return Err(format!("index.recall: {}, must be in (0, 1]", self.index.recall));
+        }
+        let (a, b) = (&self.server.listen, &self.server.http);
+        if a == b && a.port() != 0 {
+            return Err(format!("server.http: {b} is also server.listen"));
+        }
+        self.log
+            .filter
+            .parse::<tracing_subscriber::EnvFilter>()
+            .map_err(|e| format!("log.filter: {:?}: {e}", self.log.filter))?;
+        Ok(())
+    }
+
+    /// The effective configuration as a TOML file.
+    pub fn print(&self) -> String {
+        let Self { server, memory, attend, index, sessions, log } = self;
+        let format = match log.format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        format!(
+            "[server]\nlisten = \"{}\"\nhttp = \"{}\"\nmax_message = \"{}\"\ngrace_seconds = {}\n\n\
+             [memory]\nbudget = \"{}\"\n\n\
+             [attend]\nthreads = {}\nqueue = {}\n\n\
+             [index]\nthreads = {}\nmin_tokens = {}\nrecall = {:?}\nseal_tokens = {}\n\n\
+             [sessions]\nlease_seconds = {}\n\n\
+             [log]\nformat = \"{format}\"\nfilter = {:?}\n",
+            server.listen,
+            server.http,
+            server.max_message,
+            server.grace_seconds,
+            memory.budget,
+            attend.threads,
+            attend.queue,
+            index.threads,
+            index.min_tokens,
+            index.recall,
+            index.seal_tokens,
+            sessions.lease_seconds,
+            log.filter,
+        )
+    }
+
+    /// The part that concerns the node.
+    pub fn node(&self) -> NodeConfig {
+        let some = |n: usize| (n > 0).then_some(n);
+        NodeConfig {
+            memory_bytes: self.memory.budget.0,
+            threads: some(self.attend.threads),
+            queue: self.attend.queue,
+            index_threads: some(self.index.threads),
+            index_min_tokens: self.index.min_tokens,
+            index_recall: self.index.recall,
+            seal_tokens: self.index.seal_tokens,
+            lease: Duration::from_secs(self.sessions.lease_seconds),
+            max_message_bytes: self.server.max_message.0,
+        }
+    }
+}
+
+fn toml_syntax(text: &str) -> Result<(), String> {
+    let parsed = Figment::from(Toml::string(text)).extract::<figment::value::Dict>();
+    parsed.map(drop).map_err(|e| one_line(&e))
+}
+
+fn one_line(e: &figment::Error) -> String {
+    let text = e.to_string();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+use super::*;
+
+fn with_file(text: &str) -> Result<Config, String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    Config::load(&Flags { config: Some(file.path().to_owned()), ..Flags::default() })
+}
+
+#[test]
+fn what_is_printed_reads_back() {
+    let mut config = Config::default();
+    config.server.listen = "[::1]:9".parse().unwrap();
+    config.memory.budget = Size(3 << 20);
+    config.index.recall = 0.9;
+    config.log.filter = "kvstore=debug,info".into();
+    assert_eq!(with_file(&config.print()).unwrap(), config);
+}
+
+#[test]
+fn flags_beat_the_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[memory]\nbudget = \"1GiB\"\n[attend]\nthreads = 3\n").unwrap();
+    let config = Config::load(&Flags {
+        config: Some(file.path().to_owned()),
+        memory: Some(Size(2 << 30)),
+        listen: Some("[::1]:7".parse().unwrap()),
+        ..Flags::default()
+    })
+    .unwrap();
+    assert_eq!(config.memory.budget, Size(2 << 30));
+    assert_eq!(config.attend.threads, 3);
+    assert_eq!(config.server.listen.to_string(), "[::1]:7");
+    assert_eq!(config.server.http, Address::loopback(7421));
+}
+
+#[test]
+fn mistakes_are_one_line_that_names_the_key() {
+    for (text, name) in [
+        ("[server]\nlisen = \"127.0.0.1:1\"\n", "lisen"),
+        ("[sever]\n", "sever"),
+        ("top = 1\n", "top"),
+        ("[memory]\nbudget = \"4GB\"\n", "memory.budget"),
+        ("[memory]\nbudget = 17\n", "memory.budget"),
+        ("[memory]\nbudget = -1\n", "memory.budget"),
+        ("[server]\nlisten = \"::1\"\n", "server.listen"),
+        ("[server]\nlisten = 7420\n", "server.listen"),
+        ("[server]\nmax_message = \"1KiB\"\n", "server.max_message"),
+        ("[server]\nhttp = \"127.0.0.1:7420\"\n", "server.http"),
+        ("[attend]\nthreads = \"many\"\n", "attend.threads"),
+        ("[attend]\nqueue = 0\n", "attend.queue"),
+        ("[index]\nrecall = 1.5\n", "index.recall"),
+        ("[index]\nrecall = nan\n", "index.recall"),
+        ("[sessions]\nlease_seconds = 0\n", "sessions.lease_seconds"),
+        ("[log]\nformat = \"xml\"\n", "log.format"),
+        ("[log]\nfilter = \"a=b=c\"\n", "log.filter"),
+        ("[server\n", "--config"),
+    ] {
+        let e = with_file(text).unwrap_err();
+        assert!(e.contains(name) && !e.contains('\n'), "{text:?}: {e}");
+    }
+    let e = Config::load(&Flags { config: Some("/nowhere/x.toml".into()), ..Flags::default() });
+    assert!(e.unwrap_err().contains("/nowhere/x.toml"));
+}

@@ -1,0 +1,257 @@
+//! One shard without sockets: wire message in, wire message out. The gRPC service and the embedded twin both call it.
+//!
+//! The verbs are in [`crate::shard`], one file each.
+
+use crate::admission::{Budget, Purse, Short};
+use crate::builder::{Builder, Job};
+use crate::pool::Pool;
+use crate::session::head::Sealed;
+use crate::session::{Id, Session};
+use crate::telemetry::{Metrics, Snapshot};
+use index::BuildParams;
+use kernels::Kernels;
+use rand::TryRngCore;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+use tonic::Status;
+use wire::ID_BYTES;
+
+/// What a shard may use and how it serves.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// KV, indexes and working memory together, in bytes.
+    pub memory_bytes: u64,
+    /// Threads that attend; None: one for each core.
+    pub threads: Option<usize>,
+    /// Tasks (row x KV head) that may wait or run at once.
+    pub queue: usize,
+    /// Threads that build indexes; None: half of the cores, at least one.
+    pub index_threads: Option<usize>,
+    /// Spans below this many tokens are scanned exactly and get no index.
+    pub index_min_tokens: u64,
+    /// Recall that the search width of an index is calibrated for.
+    pub index_recall: f32,
+    /// Fresh tokens at which a decoding session seals a span.
+    pub seal_tokens: u64,
+    /// Lease of a session that asks for none.
+    pub lease: Duration,
+    /// Largest message that the service takes, in bytes; `Describe` tells it.
+    pub max_message_bytes: u64,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 4 << 30,
+            threads: None,
+            queue: 8192,
+            index_threads: None,
+            index_min_tokens: 1024,
+            index_recall: 0.95,
+            seal_tokens: 1024,
+            lease: Duration::from_secs(60),
+            max_message_bytes: wire::DEFAULT_MAX_MESSAGE_BYTES,
+        }
+    }
+}
+
+/// Why a node could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Threads could not be started.
+    #[error("cannot start threads: {0}")]
+    Threads(String),
+    /// The metrics recorder refused its settings.
+    #[error("metrics: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// The operating system gave no random bytes.
+    #[error("no random bytes for the instance id: {0}")]
+    Random(String),
+}
+
+/// One shard.
+pub struct Node {
+    pub(crate) config: NodeConfig,
+    /// New at each start: tells workers that their sessions are gone.
+    pub(crate) instance: [u8; ID_BYTES],
+    pub(crate) kernels: Kernels,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) pool: Pool,
+    pub(crate) builder: Builder,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Looked up by every message, changed by open, close and the reaper; never held across work.
+    sessions: RwLock<HashMap<Id, Arc<Session>>>,
+}
+
+impl Node {
+    /// Starts the pools and the reaper of leases. No runtime is needed.
+    pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = config.threads.unwrap_or(cores);
+        let index_threads = config.index_threads.unwrap_or((cores / 2).max(1));
+        let metrics = Arc::new(Metrics::new()?);
+        let mut instance = [0; ID_BYTES];
+        rand::rngs::OsRng.try_fill_bytes(&mut instance).map_err(|e| NodeError::Random(e.to_string()))?;
+        let node = Arc::new(Self {
+            instance,
+            kernels: Kernels::native(),
+            budget: Budget::new(config.memory_bytes),
+            pool: Pool::new("attend", threads, config.queue, "attend.queue")
+                .map_err(|e| NodeError::Threads(e.to_string()))?,
+            builder: Builder::start(index_threads, metrics.clone())
+                .map_err(|e| NodeError::Threads(e.to_string()))?,
+            metrics,
+            sessions: RwLock::default(),
+            config,
+        });
+        start_reaper(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
+        Ok(node)
+    }
+
+    /// How this node was configured.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// The id of this start.
+    pub fn instance(&self) -> [u8; ID_BYTES] {
+        self.instance
+    }
+
+    /// The kernel path in use.
+    pub fn kernel_path(&self) -> String {
+        self.kernels.isa().to_string()
+    }
+
+    /// The gauges now.
+    pub fn snapshot(&self) -> Snapshot {
+        let usage = self.budget.usage();
+        Snapshot {
+            queued: self.pool.queued() as u64,
+            sessions: self.sessions().len() as u64,
+            kv_bytes: usage.kv,
+            index_bytes: usage.index,
+            scratch_bytes: usage.scratch,
+            granted_bytes: self.budget.granted(),
+            budget_bytes: self.budget.limit(),
+            builds_pending: self.builder.waiting() as u64,
+        }
+    }
+
+    /// The text of `/metrics`.
+    pub fn render_metrics(&self) -> String {
+        self.metrics.render(&self.snapshot())
+    }
+
+    /// A live session; its lease is not renewed.
+    pub(crate) fn session(&self, id: &[u8], field: &str) -> Result<Arc<Session>, Status> {
+        let id = wire::convert::id(id, field)?;
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let found = sessions.get(&id).filter(|s| !s.lease.left(Instant::now()).is_zero());
+        found.cloned().ok_or_else(|| {
+            let id = wire::convert::hex(&id);
+            Status::not_found(format!("{field} {id} is unknown here: never opened, closed or expired"))
+        })
+    }
+
+    /// All sessions, in no order.
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.values().cloned().collect()
+    }
+
+    /// Adds a session unless its id is taken.
+    pub(crate) fn insert(&self, session: Session) -> Result<(), Status> {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        match sessions.entry(session.id) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(Status::already_exists(format!(
+                "session {} is already open",
+                wire::convert::hex(&session.id)
+            ))),
+            std::collections::hash_map::Entry::Vacant(slot) => {
+                slot.insert(Arc::new(session));
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes a session and gives its reservation back; its rows go with the last request that uses them.
+    pub(crate) fn remove(&self, session: &Session) -> bool {
+        let gone = {
+            let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+            sessions.remove(&session.id)
+        };
+        if let Some(gone) = &gone {
+            gone.purse.end_reservation();
+        }
+        gone.is_some()
+    }
+
+    /// A refusal for want of memory, counted.
+    pub(crate) fn short(&self, what: &str, short: Short) -> Status {
+        self.metrics.memory_refused.increment(1);
+        short.status(what)
+    }
+
+    /// Queues the index of a span that was just sealed.
+    pub(crate) fn build(&self, session: &Session, layer: usize, kv_head: usize, sealed: Sealed) {
+        let terms = &session.terms;
+        // Another seed for every head and span, the same in every run.
+        let at = (layer as u64) << 40 | (kv_head as u64) << 28;
+        let seed = terms.seed ^ at ^ sealed.span.begin.rotate_left(20);
+        self.builder.submit(Job {
+            span: Arc::downgrade(&sealed.span),
+            queries: sealed.queries,
+            params: BuildParams {
+                kind: terms.index,
+                description: attention::Description { scale: terms.fingerprint.scale, softcap: None },
+                seed,
+                target_recall: self.config.index_recall,
+                ..BuildParams::default()
+            },
+            purse: Arc::clone(&session.purse),
+            pending: session.pending.clone(),
+            at: (layer, kv_head),
+            key_dim: terms.geometry.key_dim,
+        });
+    }
+
+    /// Whether a span of this many tokens gets an index.
+    pub(crate) fn wants_index(&self, session: &Session, tokens: u64) -> bool {
+        tokens >= self.config.index_min_tokens && session.terms.index != index::Kind::Flat
+    }
+
+    /// Ends the sessions whose lease has run out; returns how many.
+    pub fn reap(&self) -> usize {
+        let now = Instant::now();
+        let mut ended = 0;
+        for session in self.sessions() {
+            if session.lease.left(now).is_zero() && self.remove(&session) {
+                ended += 1;
+                self.metrics.expired.increment(1);
+                tracing::info!(session = wire::convert::hex(&session.id), "lease ran out");
+            }
+        }
+        ended
+    }
+
+    /// A purse for a new session.
+    pub(crate) fn purse(&self, reserved: u64) -> Result<Arc<Purse>, Status> {
+        self.budget.purse(reserved).map_err(|s| self.short("reserve_tokens", s))
+    }
+}
+
+/// Looks at the leases twice a second until the node is gone.
+fn start_reaper(node: Weak<Node>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("leases".into()).spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_millis(500));
+            match node.upgrade() {
+                Some(node) => node.reap(),
+                None => return,
+            };
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! What one (layer, KV head) holds: sealed spans, one after the other from position 0, then the fresh tail.
+
+use crate::admission::{Charge, Kind, Purse, Short};
+use crate::session::fresh::{Extents, Fresh, capacity};
+use crate::session::geometry::Geometry;
+use crate::session::samples::{self, Samples};
+use crate::session::span::Span;
+use half::f16;
+use index::{BuildQueries, SpanView};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// One (layer, KV head).
+pub struct Head {
+    /// Tokens held; changed only under the write lock, read without it for the watermark.
+    len: AtomicU64,
+    /// Readers hold it for one attend or copy; writers for the copy of a chunk, a seal or a truncation. Index builds
+    /// never hold it: they work on an `Arc<Span>` and publish into the span's own slot. Writers of one layer are
+    /// ordered by `Session::ingest`; the lock ends with the session.
+    state: RwLock<State>,
+}
+
+/// Spans and tail of a head.
+pub struct State {
+    /// In order of position, without gaps.
+    spans: Vec<Held>,
+    fresh: Fresh,
+    samples: Samples,
+}
+
+/// A span as this session sees it.
+struct Held {
+    span: Arc<Span>,
+    /// Below `span.end` after a truncation inside the span.
+    visible_end: u64,
+}
+
+/// What an append asks of one head; positions are checked before.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// `[tokens, heads, key_dim]` of all heads of the chunk.
+    pub k: &'a [f16],
+    /// `[tokens, heads, value_dim]`.
+    pub v: &'a [f16],
+    /// `[m, heads * group, key_dim]`.
+    pub q: &'a [f16],
+    /// `[m]`.
+    pub q_pos: &'a [u64],
+    /// Heads in the chunk, and this one among them.
+    pub heads: usize,
+    /// Index of this head in the chunk.
+    pub slot: usize,
+    /// Seal everything below this position.
+    pub seal_to: Option<u64>,
+}
+
+/// Memory for one append to one head, granted before anything is stored.
+pub struct Grant {
+    kv: Charge,
+    samples: Charge,
+}
+
+/// What came of a push.
+pub struct Pushed {
+    /// A span was sealed.
+    pub sealed: bool,
+    /// It wants this index.
+    pub wants_index: Option<Sealed>,
+}
+
+/// A span that was sealed and wants an index.
+pub struct Sealed {
+    /// The new span.
+    pub span: Arc<Span>,
+    /// Sampled queries with their memory.
+    pub queries: Option<(BuildQueries, Charge)>,
+}
+
+impl Head {
+    /// An empty head.
+    pub fn new(g: &Geometry, purse: &Arc<Purse>) -> Result<Self, Short> {
+        Ok(Self {
+            len: AtomicU64::new(0),
+            state: RwLock::new(State {
+                spans: Vec::new(),
+                fresh: Fresh {
+                    begin: 0,
+                    keys: Extents::new(g.key_dim),
+                    values: Extents::new(g.value_dim),
+                    charge: purse.charge(Kind::Kv, 0)?,
+                },
+                samples: Samples::new(g.group * g.key_dim, purse.charge(Kind::Scratch, 0)?),
+            }),
+        })
+    }
+
+    /// Tokens held.
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Shared access for the length of one attend, copy or report.
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the memory that [`Head::push`] of these rows will need.
+    pub fn grant(
+        &self,
+        g: &Geometry,
+        purse: &Arc<Purse>,
+        tokens: u64,
+        samples: usize,
+        seal_to: Option<u64>,
+    ) -> Result<Grant, Short> {
+        let state = self.read();
+        let (begin, len) = (state.fresh.begin, state.fresh.len());
+        let sealed = seal_to.map_or(0, |to| to.saturating_sub(begin));
+        let after = capacity(len + tokens).max(sealed + capacity(len + tokens - sealed));
+        let kv = (after - capacity(len)) * g.row_bytes();
+        Ok(Grant {
+            kv: purse.charge(Kind::Kv, kv)?,
+            samples: purse.charge(Kind::Scratch, samples::bytes(samples, g.group * g.key_dim))?,
+        })
+    }
+
+    /// Stores rows and seals. `wants_index` decides from a span's length whether an index will follow.
+    pub fn push(
+        &self,
+        g: &Geometry,
+        rows: Rows<'_>,
+        grant: Grant,
+        wants_index: impl Fn(u64) -> bool,
+    ) -> Pushed {
+        let mut guard = self.write();
+        let state = &mut *guard;
+        let (kd, vd) = (g.key_dim, g.value_dim);
+        state.fresh.charge.absorb(grant.kv);
+        state.samples.charge.absorb(grant.samples);
+        let fresh = &mut state.fresh;
+        fresh.keys.extend_strided(rows.k, rows.slot * kd, rows.heads * kd);
+        fresh.values.extend_strided(rows.v, rows.slot * vd, rows.heads * vd);
+        let width = g.group * kd;
+        state.samples.extend_strided(rows.q_pos, rows.q, rows.slot * width, rows.heads * width);
+        let mut pushed = Pushed { sealed: false, wants_index: None };
+        if let Some(to) = rows.seal_to.filter(|&to| to > state.fresh.begin) {
+            pushed.sealed = true;
+            pushed.wants_index = state.seal(to, g, wants_index);
+        }
+        self.len.store(state.end(), Ordering::Release);
+        pushed
+    }
+
+    /// Drops every token at or beyond `length`.
+    pub fn truncate(&self, length: u64, g: &Geometry) {
+        let mut guard = self.write();
+        let state = &mut *guard;
+        if length >= state.end() {
+            return;
+        }
+        if length > state.fresh.begin {
+            state.fresh.truncate(length - state.fresh.begin, g.row_bytes());
+        } else {
+            state.fresh.truncate(0, g.row_bytes());
+            state.fresh.begin = length;
+            state.spans.retain(|h| h.span.begin < length);
+            if let Some(last) = state.spans.last_mut() {
+                last.visible_end = last.visible_end.min(length);
+            }
+        }
+        state.samples.truncate(length);
+        self.len.store(state.end(), Ordering::Release);
+    }
+}
+
+impl State {
+    /// Tokens held.
+    pub fn end(&self) -> u64 {
+        self.fresh.end()
+    }
+
+    /// Position of the first fresh token.
+    pub fn fresh_begin(&self) -> u64 {
+        self.fresh.begin
+    }
+
+    /// Position of the last stored sample.
+    pub fn last_sample(&self) -> Option<u64> {
+        self.samples.last()
+    }
+
+    /// Sealed spans in order, with their visible ends.
+    pub fn spans(&self) -> impl Iterator<Item = (&Arc<Span>, u64)> {
+        self.spans.iter().map(|h| (&h.span, h.visible_end))
+    }
+
+    fn seal(&mut self, to: u64, g: &Geometry, wants_index: impl Fn(u64) -> bool) -> Option<Sealed> {
+        let begin = self.fresh.begin;
+        let indexed = wants_index(to - begin);
+        let rows = self.fresh.split_front(to - begin, g.row_bytes());
+        let span = Arc::new(Span::seal(rows, indexed));
+        self.spans.push(Held { span: span.clone(), visible_end: to });
+        if indexed {
+            let queries = self.samples.take(begin, to, g.group);
+            return Some(Sealed { span, queries });
+        }
+        self.samples.discard_before(to);
+        None
+    }
+
+    /// Views of `[begin, end)`: sealed spans, and the fresh tail.
+    pub fn views(&self, begin: u64, end: u64) -> (Vec<SpanView<'_>>, Option<SpanView<'_>>) {
+        let spans = self.spans.iter().filter_map(|h| h.span.view(begin, end, h.visible_end)).collect();
+        let first = begin.max(self.fresh.begin);
+        let last = end.min(self.fresh.end());
+        let fresh = (first < last).then(|| SpanView {
+            keys: self.fresh.keys.rows(),
+            values: self.fresh.values.rows(),
+            index: None,
+            visible: (first - self.fresh.begin) as usize..(last - self.fresh.begin) as usize,
+        });
+        (spans, fresh)
+    }
+
+    /// Copies of the rows of `[begin, end)`, which must be held.
+    pub fn copy(&self, begin: u64, end: u64) -> (Vec<f16>, Vec<f16>) {
+        let (mut k, mut v) = (Vec::new(), Vec::new());
+        for h in &self.spans {
+            h.span.copy(begin, end, h.visible_end, &mut k, &mut v);
+        }
+        let first = begin.max(self.fresh.begin);
+        if first < end {
+            let (first, last) = (first - self.fresh.begin, end - self.fresh.begin);
+            self.fresh.keys.copy(first as usize, last as usize, &mut k);
+            self.fresh.values.copy(first as usize, last as usize, &mut v);
+        }
+        (k, v)
+    }
+}

@@ -1,0 +1,123 @@
+//! One sequence on this shard.
+//!
+//! * [`geometry`]: the checked shape of its tensors
+//! * [`head`]: what one (layer, KV head) holds
+//! * [`span`], [`fresh`], [`samples`]: its parts
+//! * [`lease`]: how long it lives unheard of
+
+pub mod fresh;
+pub mod geometry;
+pub mod head;
+pub mod lease;
+pub mod samples;
+pub mod span;
+
+use crate::admission::{Purse, Short};
+use crate::builder::Pending;
+use geometry::Geometry;
+use head::Head;
+use lease::Lease;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tonic::Status;
+use wire::{ID_BYTES, v1};
+
+/// A session id.
+pub type Id = [u8; ID_BYTES];
+
+/// What the worker asked for at `Open`.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// As sent.
+    pub fingerprint: v1::Fingerprint,
+    /// As checked.
+    pub geometry: Geometry,
+    /// Index of its spans.
+    pub index: index::Kind,
+    /// Of its index builds.
+    pub seed: u64,
+    /// Answers wait for indexes.
+    pub deterministic: bool,
+}
+
+/// One sequence on this shard.
+pub struct Session {
+    /// Chosen by the worker.
+    pub id: Id,
+    /// Fixed at `Open`.
+    pub terms: Terms,
+    /// By layer and KV head; None where another shard owns the head.
+    heads: Vec<Option<Head>>,
+    /// One for each layer: makes the check of positions and the store after it one step. Held by one append, decode
+    /// append or truncation at a time, for its copies; readers never take it.
+    ingest: Vec<Mutex<()>>,
+    /// Its memory.
+    pub purse: Arc<Purse>,
+    /// Its life.
+    pub lease: Lease,
+    /// Its index builds that have not ended.
+    pub pending: Arc<Pending>,
+}
+
+impl Session {
+    /// An empty session that owns the heads marked in `owned`.
+    pub fn new(
+        id: Id,
+        terms: Terms,
+        owned: &[bool],
+        purse: Arc<Purse>,
+        lease: Duration,
+    ) -> Result<Self, Short> {
+        let heads = owned
+            .iter()
+            .map(|&own| own.then(|| Head::new(&terms.geometry, &purse)).transpose())
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            id,
+            heads,
+            ingest: (0..terms.geometry.layers).map(|_| Mutex::new(())).collect(),
+            purse,
+            lease: Lease::new(lease),
+            pending: Arc::default(),
+            terms,
+        })
+    }
+
+    /// A head by number; an error when another shard owns it.
+    pub fn head(&self, layer: usize, kv_head: usize) -> Result<&Head, Status> {
+        let slot = layer * self.terms.geometry.kv_heads + kv_head;
+        self.heads.get(slot).and_then(Option::as_ref).ok_or_else(|| {
+            Status::invalid_argument(format!(
+                "layer {layer}, KV head {kv_head} is not owned by this shard for this session"
+            ))
+        })
+    }
+
+    /// Consecutive heads of a layer.
+    pub fn heads_of(&self, layer: usize, range: Range<usize>) -> Result<Vec<&Head>, Status> {
+        range.map(|h| self.head(layer, h)).collect()
+    }
+
+    /// Every owned head with its layer and number.
+    pub fn owned(&self) -> impl Iterator<Item = (usize, usize, &Head)> {
+        let n = self.terms.geometry.kv_heads;
+        let numbered = self.heads.iter().enumerate();
+        numbered.filter_map(move |(i, h)| Some((i / n, i % n, h.as_ref()?)))
+    }
+
+    /// Tokens held in all owned layers and heads.
+    pub fn watermark(&self) -> u64 {
+        self.owned().map(|(_, _, h)| h.len()).min().unwrap_or(0)
+    }
+
+    /// The longest owned head.
+    pub fn longest(&self) -> u64 {
+        self.owned().map(|(_, _, h)| h.len()).max().unwrap_or(0)
+    }
+
+    /// The right to change one layer.
+    pub fn ingest(&self, layer: usize) -> MutexGuard<'_, ()> {
+        self.ingest[layer].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

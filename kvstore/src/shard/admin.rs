@@ -1,0 +1,89 @@
+//! `Inspect` and `WaitReady`: for operators and tests, never on the path of a step.
+
+use crate::node::Node;
+use crate::session::Session;
+use crate::session::span::Span;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::Status;
+use wire::v1;
+
+impl Node {
+    /// One session, or all in order of their ids.
+    pub async fn inspect(&self, request: v1::InspectRequest) -> Result<v1::InspectResponse, Status> {
+        let mut sessions = if request.session.is_empty() {
+            self.sessions()
+        } else {
+            vec![self.session(&request.session, "session")?]
+        };
+        sessions.sort_unstable_by_key(|s| s.id);
+        Ok(v1::InspectResponse {
+            sessions: sessions.iter().map(|s| describe(s)).collect(),
+            memory_used_bytes: self.budget.granted(),
+            memory_budget_bytes: self.budget.limit(),
+        })
+    }
+
+    /// Answers when no index build of the session is left, or at the deadline; 0 ms asks for the state now.
+    pub async fn wait_ready(&self, request: v1::WaitReadyRequest) -> Result<v1::WaitReadyResponse, Status> {
+        let session = self.session(&request.session, "session")?;
+        session.lease.renew(None);
+        let deadline = Instant::now().checked_add(Duration::from_millis(request.timeout_ms));
+        session.pending.settled(deadline).await;
+        let (mut spans, mut ready) = (0, 0);
+        for (_, _, head) in session.owned() {
+            for (span, _) in head.read().spans() {
+                spans += 1;
+                ready += u64::from(span.ready());
+            }
+        }
+        Ok(v1::WaitReadyResponse { spans, ready })
+    }
+}
+
+fn describe(session: &Arc<Session>) -> v1::SessionInfo {
+    let mut spans = Vec::new();
+    let mut fresh_tokens = 0;
+    for (layer, kv_head, head) in session.owned() {
+        let state = head.read();
+        fresh_tokens = fresh_tokens.max(state.end() - state.fresh_begin());
+        spans.extend(state.spans().map(|(span, end)| span_info(layer, kv_head, span, end)));
+    }
+    let usage = session.purse.usage();
+    let left = session.lease.left(Instant::now());
+    v1::SessionInfo {
+        session: session.id.to_vec(),
+        fingerprint: Some(session.terms.fingerprint.clone()),
+        watermark: session.watermark(),
+        kv_bytes: usage.kv,
+        index_bytes: usage.index,
+        lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+        spans,
+        fresh_tokens,
+    }
+}
+
+fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInfo {
+    let indexed = span.indexed();
+    let kind = indexed.map_or(index::Kind::Flat, |i| i.index.kind());
+    let kind = match kind {
+        index::Kind::Auto => v1::IndexKind::Auto,
+        index::Kind::Flat => v1::IndexKind::Flat,
+        index::Kind::Summary => v1::IndexKind::Summary,
+        index::Kind::Graph => v1::IndexKind::Graph,
+        index::Kind::Hnsw => v1::IndexKind::Hnsw,
+    };
+    v1::SpanInfo {
+        layer: layer as u32,
+        kv_head: kv_head as u32,
+        begin: span.begin,
+        end,
+        version: span.version,
+        index: kind as i32,
+        ready: span.ready(),
+        index_bytes: indexed.map_or(0, |i| i.charge.bytes()),
+        build_us: indexed.map_or(0, |i| i.build_us),
+        recall: indexed.and_then(|i| i.index.recall_estimate()),
+        width: indexed.map_or(0, |i| u32::try_from(i.index.width()).unwrap_or(u32::MAX)),
+    }
+}

@@ -1,0 +1,183 @@
+//! `Append`: bulk ingest of one chunk. Everything is checked and paid for before anything is stored.
+
+use crate::node::Node;
+use crate::session::Session;
+use crate::session::head::{Grant, Head, Rows};
+use half::f16;
+use std::ops::Range;
+use std::sync::Arc;
+use tonic::Status;
+use wire::tensor::{Dim, read_f16};
+use wire::{WireError, v1};
+
+/// A chunk that may be stored, positions apart.
+struct Chunk {
+    layer: usize,
+    heads: Range<usize>,
+    begin: u64,
+    tokens: u64,
+    k: Vec<f16>,
+    v: Vec<f16>,
+    q: Vec<f16>,
+    q_pos: Vec<u64>,
+    seal_to: Option<u64>,
+}
+
+impl Node {
+    /// Stores one chunk and answers with what is held. An error means that nothing of the chunk was stored.
+    pub async fn append(self: &Arc<Self>, chunk: v1::AppendChunk) -> Result<v1::AppendAck, Status> {
+        let result = self.append_inner(chunk).await;
+        match &result {
+            Ok(_) => self.metrics.chunks_ok.increment(1),
+            Err(_) => self.metrics.chunks_error.increment(1),
+        }
+        result
+    }
+
+    async fn append_inner(self: &Arc<Self>, chunk: v1::AppendChunk) -> Result<v1::AppendAck, Status> {
+        let session = self.session(&chunk.session, "session")?;
+        session.lease.renew(None);
+        let permit = self.pool.enter().await?;
+        let node = self.clone();
+        self.pool
+            .run(permit, move || {
+                let checked = Chunk::read(&session, chunk)?;
+                node.store(&session, &checked)
+            })
+            .await?
+    }
+
+    fn store(&self, session: &Session, chunk: &Chunk) -> Result<v1::AppendAck, Status> {
+        let g = &session.terms.geometry;
+        let heads = session.heads_of(chunk.layer, chunk.heads.clone())?;
+        let ingest = session.ingest(chunk.layer);
+        chunk.fits(&heads)?;
+        let grants = heads
+            .iter()
+            .map(|h| h.grant(g, &session.purse, chunk.tokens, chunk.q_pos.len(), chunk.seal_to))
+            .collect::<Result<Vec<Grant>, _>>()
+            .map_err(|s| self.short("one head of the chunk", s))?;
+        let end = chunk.begin + chunk.tokens;
+        for ((slot, kv_head), (head, grant)) in chunk.heads.clone().enumerate().zip(heads.iter().zip(grants))
+        {
+            let rows = Rows {
+                k: &chunk.k,
+                v: &chunk.v,
+                q: &chunk.q,
+                q_pos: &chunk.q_pos,
+                heads: heads.len(),
+                slot,
+                seal_to: chunk.seal_to,
+            };
+            self.push(session, (chunk.layer, kv_head), head, rows, grant);
+        }
+        drop(ingest);
+        self.metrics.appended.increment(chunk.tokens * heads.len() as u64);
+        Ok(v1::AppendAck {
+            session: session.id.to_vec(),
+            layer: chunk.layer as u32,
+            layer_end: end,
+            watermark: session.watermark(),
+            error: None,
+        })
+    }
+
+    /// Stores rows of one head, counts a seal and queues its index.
+    pub(crate) fn push(
+        &self,
+        session: &Session,
+        (layer, kv_head): (usize, usize),
+        head: &Head,
+        rows: Rows<'_>,
+        grant: Grant,
+    ) {
+        let g = &session.terms.geometry;
+        let pushed = head.push(g, rows, grant, |tokens| self.wants_index(session, tokens));
+        if pushed.sealed {
+            self.metrics.sealed.increment(1);
+        }
+        if let Some(sealed) = pushed.wants_index {
+            self.build(session, layer, kv_head, sealed);
+        }
+    }
+}
+
+impl Chunk {
+    fn read(session: &Session, c: v1::AppendChunk) -> Result<Self, Status> {
+        let g = &session.terms.geometry;
+        let heads = c.k.as_ref().and_then(|k| k.shape.get(1)).copied().unwrap_or(0);
+        let heads = usize::try_from(heads).unwrap_or(usize::MAX);
+        let dims = [Dim::Any("tokens"), Dim::Any("heads"), Dim::Is(g.key_dim)];
+        let (k, shape) = read_f16(c.k.as_ref(), "k", &dims)?;
+        let (layer, range) = g.heads("", c.layer, c.kv_head_begin, heads)?;
+        let tokens = shape[0];
+        let dims = [Dim::Is(tokens), Dim::Is(heads), Dim::Is(g.value_dim)];
+        let (v, _) = read_f16(c.v.as_ref(), "v", &dims)?;
+        let m = c.q_pos.len();
+        let q = match &c.q {
+            None if m == 0 => Vec::new(),
+            q => {
+                let dims = [Dim::Is(m), Dim::Is(heads * g.group), Dim::Is(g.key_dim)];
+                read_f16(q.as_ref(), "q", &dims)?.0
+            }
+        };
+        let end = c
+            .begin
+            .checked_add(tokens as u64)
+            .ok_or_else(|| WireError::range("begin", c.begin, "a position that leaves room for the chunk"))?;
+        if let Some(i) = c.q_pos.windows(2).position(|w| w[0] >= w[1]) {
+            return Err(WireError::range(
+                &format!("q_pos[{}]", i + 1),
+                c.q_pos[i + 1],
+                format!("above the one before it, {}", c.q_pos[i]),
+            )
+            .into());
+        }
+        if let Some(&last) = c.q_pos.last().filter(|&&p| p >= end) {
+            return Err(WireError::range("q_pos", last, format!("below the chunk's end, {end}")).into());
+        }
+        Ok(Self {
+            layer,
+            heads: range,
+            begin: c.begin,
+            tokens: tokens as u64,
+            k,
+            v,
+            q,
+            q_pos: c.q_pos,
+            seal_to: c.seal_to,
+        })
+    }
+
+    /// What depends on what is held; the caller holds the layer.
+    fn fits(&self, heads: &[&Head]) -> Result<(), Status> {
+        let end = self.begin + self.tokens;
+        for (head, number) in heads.iter().zip(self.heads.clone()) {
+            let held = head.len();
+            if held != self.begin {
+                return Err(Status::out_of_range(format!(
+                    "begin is {}, but layer {}, KV head {number} holds {held} tokens",
+                    self.begin, self.layer
+                )));
+            }
+            let state = head.read();
+            if let Some(to) = self.seal_to
+                && !(state.fresh_begin()..=end).contains(&to)
+            {
+                return Err(Status::out_of_range(format!(
+                    "seal_to is {to}, but fresh tokens are {}..{end} in layer {}, KV head {number}",
+                    state.fresh_begin(),
+                    self.layer
+                )));
+            }
+            if let (Some(last), Some(&first)) = (state.last_sample(), self.q_pos.first())
+                && first <= last
+            {
+                return Err(Status::invalid_argument(format!(
+                    "q_pos[0] is {first}, but a sample at {last} is already held"
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Reading an attend message: every check that needs no lock, so that a bad row costs its neighbours nothing.
+
+use crate::node::Node;
+use crate::session::Session;
+use attention::Description;
+use half::f16;
+use std::ops::Range;
+use std::sync::Arc;
+use tonic::Status;
+use wire::tensor::{Dim, read_f16, read_f32};
+use wire::{WireError, convert, v1};
+
+/// A row that may be served, positions apart.
+pub struct Row {
+    /// Whose it is.
+    pub session: Arc<Session>,
+    /// Its layer.
+    pub layer: usize,
+    /// Its KV heads.
+    pub heads: Range<usize>,
+    /// Stored first.
+    pub token: Option<Token>,
+    /// Then attended.
+    pub ask: Option<RowAsk>,
+}
+
+/// The token that is being decoded.
+pub struct Token {
+    /// Must be the length held.
+    pub position: u64,
+    /// `[heads, key_dim]`.
+    pub k: Vec<f16>,
+    /// `[heads, value_dim]`.
+    pub v: Vec<f16>,
+}
+
+/// What to attend to and how.
+pub struct RowAsk {
+    /// First position.
+    pub begin: u64,
+    /// Position after the last.
+    pub end: u64,
+    /// Exactly attended tokens.
+    pub budget: index::Budget,
+    /// Whether the remainder is estimated.
+    pub estimate: bool,
+    /// Logits from products.
+    pub description: Description,
+    /// `[heads * group, key_dim]`.
+    pub q: Vec<f32>,
+}
+
+impl Row {
+    /// Tasks that this row becomes.
+    pub fn tasks(&self) -> usize {
+        self.ask.as_ref().map_or(0, |_| self.heads.len())
+    }
+}
+
+impl Node {
+    /// Checks one row; `i` names it in errors.
+    pub(crate) fn read_row(&self, i: usize, row: v1::AttendRow) -> Result<Row, Status> {
+        let name = |field: &str| format!("rows[{i}].{field}");
+        let session = self.session(&row.session, &name("session"))?;
+        let g = &session.terms.geometry;
+        let count = row.kv_head_count as usize;
+        let (layer, heads) = g.heads(&name(""), row.layer, row.kv_head_begin, count)?;
+        session.heads_of(layer, heads.clone())?;
+        let token = match &row.token {
+            None => None,
+            Some(t) => {
+                let (kd, vd) = ([count, g.key_dim], [count, g.value_dim]);
+                let (k, _) = read_f16(t.k.as_ref(), &name("token.k"), &kd.map(Dim::Is))?;
+                let (v, _) = read_f16(t.v.as_ref(), &name("token.v"), &vd.map(Dim::Is))?;
+                Some(Token { position: t.position, k, v })
+            }
+        };
+        let ask = match &row.q {
+            None if token.is_some() => None,
+            q => {
+                let dims = [count * g.group, g.key_dim].map(Dim::Is);
+                let (q, _) = read_f32(q.as_ref(), &name("q"), &dims)?;
+                if row.begin > row.end {
+                    return Err(WireError::range(
+                        &name("begin"),
+                        row.begin,
+                        format!("at most end = {}", row.end),
+                    )
+                    .into());
+                }
+                Some(RowAsk {
+                    begin: row.begin,
+                    end: row.end,
+                    budget: budget(convert::Budget::read(row.budget.as_ref(), &name("budget"))?),
+                    estimate: row.estimate,
+                    description: description(row.attention.as_ref(), &name("attention"))?,
+                    q,
+                })
+            }
+        };
+        session.lease.renew(None);
+        Ok(Row { session, layer, heads, token, ask })
+    }
+}
+
+fn budget(b: convert::Budget) -> index::Budget {
+    match b {
+        convert::Budget::TopK(k) => index::Budget::TopK(k as usize),
+        convert::Budget::Coverage(c) => index::Budget::Coverage(c),
+        convert::Budget::All => index::Budget::All,
+    }
+}
+
+/// The range of the row already reflects a sliding window, so that part of the description has no effect here.
+fn description(d: Option<&v1::AttentionDesc>, field: &str) -> Result<Description, WireError> {
+    let d = d.ok_or_else(|| WireError::missing(field))?;
+    if !d.scale.is_finite() {
+        return Err(WireError::range(&format!("{field}.scale"), d.scale, "finite"));
+    }
+    if let Some(cap) = d.logit_softcap.filter(|c| !(c.is_finite() && *c > 0.0)) {
+        return Err(WireError::range(&format!("{field}.logit_softcap"), cap, "finite and above 0"));
+    }
+    Ok(Description { scale: d.scale, softcap: d.logit_softcap })
+}
