@@ -10,15 +10,30 @@ use tokio::time::{MissedTickBehavior, interval_at, timeout};
 /// How long a dropped session tries to tell its shards; after that the leases run out by themselves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The task that renews; dropping it stops the renewal.
+/// The task that renews, and the runtime that it runs on; dropping it stops the renewal.
 pub(crate) struct Renewal {
     task: JoinHandle<()>,
+    /// A session may be dropped by a thread that is not in a runtime.
+    runtime: Handle,
 }
 
 impl Renewal {
     /// Starts on the runtime of the caller.
     pub(crate) fn start(inner: &Arc<Inner>) -> Renewal {
-        Renewal { task: tokio::spawn(renew(Arc::clone(inner))) }
+        let runtime = Handle::current();
+        Renewal { task: runtime.spawn(renew(Arc::clone(inner))), runtime }
+    }
+
+    /// Tells the shards in the background that the session ended without a close. If the runtime has ended, the leases
+    /// do it.
+    pub(crate) fn say_farewell(self, inner: Arc<Inner>) {
+        self.runtime.spawn(async move {
+            let request = wire::v1::CloseRequest { session: inner.id.clone() };
+            let closed = timeout(FAREWELL, inner.on_all(|shard| shard.close(request.clone()))).await;
+            if !matches!(closed, Ok(Ok(_))) {
+                tracing::debug!("a dropped session was not closed on every shard");
+            }
+        });
     }
 }
 
@@ -39,16 +54,4 @@ async fn renew(inner: Arc<Inner>) {
             tracing::warn!(%error, "lease not renewed");
         }
     }
-}
-
-/// Tells the shards in the background that a session ended without a close. Without a runtime the leases do it.
-pub(crate) fn say_farewell(inner: Arc<Inner>) {
-    let Ok(runtime) = Handle::try_current() else { return };
-    runtime.spawn(async move {
-        let request = wire::v1::CloseRequest { session: inner.id.clone() };
-        let closed = timeout(FAREWELL, inner.on_all(|shard| shard.close(request.clone()))).await;
-        if !matches!(closed, Ok(Ok(_))) {
-            tracing::debug!("a dropped session was not closed on every shard");
-        }
-    });
 }

@@ -2,7 +2,7 @@
 //! [`Session::close`] or, without waiting, by dropping it.
 
 use crate::cluster::Described;
-use crate::lease::{Renewal, say_farewell};
+use crate::lease::Renewal;
 use crate::{Cluster, Error, Shard};
 use attention::Description;
 use futures::future::{join_all, try_join_all};
@@ -245,8 +245,8 @@ impl Session {
 impl Drop for Session {
     /// Best effort: what cannot be told now ends with the lease.
     fn drop(&mut self) {
-        if self.renewal.take().is_some() {
-            say_farewell(Arc::clone(&self.inner));
+        if let Some(renewal) = self.renewal.take() {
+            renewal.say_farewell(Arc::clone(&self.inner));
         }
     }
 }
@@ -290,12 +290,10 @@ impl Inner {
 
 impl Holder {
     /// What a failed call means for the session. After a loss the shard is asked who it is: another process under the
-    /// same name holds nothing of the session.
+    /// same name holds nothing of the session. One that did not answer in time is not asked again.
     pub(crate) async fn explain(&self, status: &Status) -> Error {
-        let may_be_another = matches!(
-            status.code(),
-            Code::NotFound | Code::FailedPrecondition | Code::Unavailable | Code::DeadlineExceeded
-        );
+        let may_be_another =
+            matches!(status.code(), Code::NotFound | Code::FailedPrecondition | Code::Unavailable);
         if may_be_another {
             let request = v1::DescribeRequest { protocol: wire::PROTOCOL };
             let probe = tokio::time::timeout(Duration::from_millis(500), self.shard.describe(request));
