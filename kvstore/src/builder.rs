@@ -148,9 +148,10 @@ fn run(pool: &rayon::ThreadPool, job: Job, metrics: &Metrics) {
 }
 
 fn build(pool: &rayon::ThreadPool, job: &Job, span: &Span) -> Result<Indexed, String> {
-    // Working memory: every key once in f32 and its candidate neighbours.
+    // Working memory: every key once in f32 with its candidate neighbours, and a row of nearest keys for each query.
     let tokens = span.end - span.begin;
-    let scratch = tokens * (4 * job.key_dim as u64 + 128);
+    let rows = job.queries.as_ref().map_or(0, |(q, _)| q.visible.len() * q.group);
+    let scratch = tokens * (4 * job.key_dim as u64 + 128) + (rows * job.params.row_length * 8) as u64;
     let short = |s: crate::admission::Short| s.status("the index").message().to_owned();
     let _scratch = job.purse.charge(Kind::Scratch, scratch).map_err(short)?;
     let queries = job.queries.as_ref().map(|(q, _)| q);

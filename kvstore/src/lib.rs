@@ -1,23 +1,23 @@
 //! One shard of Recollect: every token's K and V, the indexes over them, and the answers.
 //!
-//! * [`node`]: the shard without sockets; [`shard`]: its verbs, one file each
-//! * [`session`]: one sequence: heads, spans, fresh tokens, lease
-//! * [`builder`]: index builds in the background; [`pool`]: attend threads behind a bounded queue
-//! * [`admission`]: memory granted before it is used
-//! * [`service`]: the gRPC face of a node; [`http`]: probes, metrics and status; [`serve`]: both on their ports
+//! * [`Node`]: the shard without sockets; `shard`: its verbs, one file each
+//! * `session`: one sequence: heads, spans, fresh tokens, lease
+//! * `builder`: index builds in the background; `pool`: attend threads behind a bounded queue
+//! * `admission`: memory granted before it is used
+//! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
 
-pub mod admission;
-pub mod builder;
+mod admission;
+mod builder;
 pub mod config;
 pub mod error;
-pub mod http;
-pub mod node;
-pub mod pool;
+mod http;
+mod node;
+mod pool;
 pub mod serve;
-pub mod service;
-pub mod session;
-pub mod shard;
+mod service;
+mod session;
+mod shard;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,6 @@
 //! One shard without sockets: wire message in, wire message out. The gRPC service and the embedded twin both call it.
 //!
-//! The verbs are in [`crate::shard`], one file each.
+//! The verbs are in `crate::shard`, one file each.
 
 use crate::admission::{Budget, Purse, Short};
 use crate::builder::{Builder, Job};
@@ -16,6 +16,9 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use wire::ID_BYTES;
+
+/// Up to this many tokens a span gets no graph.
+const SHORT_SPAN: u64 = 1024;
 
 /// What a shard may use and how it serves.
 #[derive(Debug, Clone)]
@@ -197,6 +200,14 @@ impl Node {
     /// Queues the index of a span that was just sealed.
     pub(crate) fn build(&self, session: &Session, layer: usize, kv_head: usize, sealed: Sealed) {
         let terms = &session.terms;
+        // A walk over a short span scores as many keys as a scan, and a graph without queries finds little: there the
+        // index is a scan with a summary for the estimate.
+        let short = sealed.span.end - sealed.span.begin <= SHORT_SPAN;
+        let kind = match terms.index {
+            index::Kind::Auto if sealed.queries.is_none() => index::Kind::Flat,
+            index::Kind::Auto | index::Kind::Graph if short => index::Kind::Flat,
+            kind => kind,
+        };
         // Another seed for every head and span, the same in every run.
         let at = (layer as u64) << 40 | (kv_head as u64) << 28;
         let seed = terms.seed ^ at ^ sealed.span.begin.rotate_left(20);
@@ -204,7 +215,7 @@ impl Node {
             span: Arc::downgrade(&sealed.span),
             queries: sealed.queries,
             params: BuildParams {
-                kind: terms.index,
+                kind,
                 description: attention::Description { scale: terms.fingerprint.scale, softcap: None },
                 seed,
                 target_recall: self.config.index_recall,

@@ -71,13 +71,13 @@ impl Server {
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     }
 
-    fn wait(&mut self, at_most: Duration) -> Option<i32> {
+    async fn wait(&mut self, at_most: Duration) -> Option<i32> {
         let started = Instant::now();
         while started.elapsed() < at_most {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            std::thread::sleep(Duration::from_millis(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         panic!("still running after {at_most:?}");
     }
@@ -165,8 +165,9 @@ async fn probes_pages_and_message_limits() {
     let stream = client.append(tokio_stream::iter([huge])).await;
     let e = stream.unwrap().into_inner().message().await.unwrap_err();
     assert!(e.code() == Code::ResourceExhausted && e.message().contains("server.max_message"), "{e}");
+    drop(client);
     server.terminate();
-    assert_eq!(server.wait(Duration::from_secs(8)), Some(0));
+    assert_eq!(server.wait(Duration::from_secs(8)).await, Some(0));
 }
 
 #[tokio::test]
@@ -186,6 +187,6 @@ async fn the_end_does_not_wait_for_idle_half_open_and_stalled_streams() {
     let end = attend.into_inner().message().await.unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);
     assert_eq!(append.into_inner().message().await.unwrap_err().code(), Code::Unavailable);
-    assert_eq!(server.wait(Duration::from_secs(13)), Some(0));
+    assert_eq!(server.wait(Duration::from_secs(13)).await, Some(0));
     drop((silent, partial, probe));
 }

@@ -1,9 +1,9 @@
 //! One sequence on this shard.
 //!
-//! * [`geometry`]: the checked shape of its tensors
-//! * [`head`]: what one (layer, KV head) holds
-//! * [`span`], [`fresh`], [`samples`]: its parts
-//! * [`lease`]: how long it lives unheard of
+//! * `geometry`: the checked shape of its tensors
+//! * `head`: what one (layer, KV head) holds
+//! * `span`, `fresh`, `samples`: its parts
+//! * `lease`: how long it lives unheard of
 
 pub mod fresh;
 pub mod geometry;

@@ -18,7 +18,7 @@ impl Node {
         };
         sessions.sort_unstable_by_key(|s| s.id);
         Ok(v1::InspectResponse {
-            sessions: sessions.iter().map(|s| describe(s)).collect(),
+            sessions: sessions.iter().map(describe).collect(),
             memory_used_bytes: self.budget.granted(),
             memory_budget_bytes: self.budget.limit(),
         })

@@ -5,8 +5,8 @@ use crate::node::Node;
 use crate::pool::Permit;
 use crate::session::head::{Grant, Head, Rows};
 use crate::shard::plan::{Row, RowAsk};
-use attention::Partial;
-use index::{Ask, Scratch, Stats, attend_spans};
+use attention::{EXTENT_TOKENS, Partial};
+use index::{Ask, Budget, Scratch, SpanView, Stats, attend_spans};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Node {
 
     /// Checks a message, takes its places in the queue and stores its tokens. Messages of one stream are admitted in
     /// order of receipt; their answers may come in any order. An error refuses the message as a whole.
-    pub fn admit(&self, request: v1::AttendRequest) -> Result<Admitted, Status> {
+    pub(crate) fn admit(&self, request: v1::AttendRequest) -> Result<Admitted, Status> {
         let received = Instant::now();
         let instance = wire::convert::id(&request.instance, "instance")?;
         if instance != self.instance {
@@ -119,7 +119,7 @@ impl Node {
     }
 
     /// Computes the answer of an admitted message.
-    pub async fn answer(self: &Arc<Self>, admitted: Admitted) -> Result<v1::AttendResponse, Status> {
+    pub(crate) async fn answer(self: &Arc<Self>, admitted: Admitted) -> Result<v1::AttendResponse, Status> {
         let Admitted { id, received, deadline, rows, permit } = admitted;
         for row in rows.iter().flatten() {
             if row.session.terms.deterministic {
@@ -202,13 +202,53 @@ impl Node {
             width: None,
             deadline,
         };
-        let stats = SCRATCH.with_borrow_mut(|scratch| {
-            let fresh = fresh.as_slice();
-            attend_spans(&self.kernels, &spans, fresh, &asked, scratch, &mut partials, None)
+        let stats = SCRATCH.with_borrow_mut(|scratch| match (deadline, ask.budget) {
+            (Some(deadline), Budget::All) => {
+                let views = spans.iter().chain(&fresh);
+                self.attend_pieces(views, deadline, &asked, scratch, &mut partials)
+            }
+            _ => {
+                let fresh = fresh.as_slice();
+                attend_spans(&self.kernels, &spans, fresh, &asked, scratch, &mut partials, None)
+            }
         });
-        // Out of time: whatever was not attended exactly is declared missing, also where an estimate stands in.
-        let missing = if stats.deadline_hit { visible.saturating_sub(stats.exact_tokens as u64) } else { 0 };
+        // Out of time: what was not attended to exactly is missing unless an estimate stands in for it.
+        let estimated = ask.estimate && ask.budget != Budget::All;
+        let missing = if stats.deadline_hit && !estimated {
+            visible.saturating_sub(stats.exact_tokens as u64)
+        } else {
+            0
+        };
         Ok(HeadAnswer { partials, stats, missing })
+    }
+
+    /// Budget all under a deadline: in pieces, with a look at the clock before each. The same bits as in one go.
+    fn attend_pieces<'v>(
+        &self,
+        views: impl Iterator<Item = &'v SpanView<'v>>,
+        deadline: Instant,
+        asked: &Ask<'_>,
+        scratch: &mut Scratch,
+        partials: &mut [Partial],
+    ) -> Stats {
+        let mut sum = Stats::default();
+        for view in views {
+            let mut at = view.visible.start;
+            while at < view.visible.end {
+                if Instant::now() >= deadline {
+                    sum.deadline_hit = true;
+                    return sum;
+                }
+                let end = view.visible.end.min((at / EXTENT_TOKENS + 1) * EXTENT_TOKENS);
+                let piece = SpanView { visible: at..end, ..view.clone() };
+                let s = attend_spans(&self.kernels, &[], &[piece], asked, scratch, partials, None);
+                sum.exact_tokens += s.exact_tokens;
+                sum.keys_scored += s.keys_scored;
+                sum.bytes_read += s.bytes_read;
+                at = end;
+            }
+        }
+        sum
     }
 
     fn fold_row(&self, row: &Row, heads: Vec<HeadAnswer>, compute_us: u64) -> v1::AttendResult {

@@ -1,11 +1,11 @@
 //! The verbs of a shard, one file each: check, act, answer.
 //!
-//! * [`open`]: `Describe`, `Open`, `Renew`, `Close`
-//! * [`append`]: `Append`, one chunk
-//! * [`plan`], [`attend`]: `Attend`, first every check, then the work
-//! * [`read`]: `ReadRows`
-//! * [`truncate`]: `Truncate`
-//! * [`admin`]: `Inspect`, `WaitReady`
+//! * `open`: `Describe`, `Open`, `Renew`, `Close`
+//! * `append`: `Append`, one chunk
+//! * `plan`, `attend`: `Attend`, first every check, then the work
+//! * `read`: `ReadRows`
+//! * `truncate`: `Truncate`
+//! * `admin`: `Inspect`, `WaitReady`
 
 pub mod admin;
 pub mod append;

@@ -7,13 +7,15 @@ use std::time::Duration;
 use tonic::Status;
 use wire::{PROTOCOL, WireError, v1};
 
-/// Bytes set aside for the index of a token of one head, by kind: the graph's edges and the summary's rows, rounded up.
+/// Bytes set aside for the index of a token of one head: the summary (a mean and a value sum for every 64 tokens, two
+/// ids a token), and the edges of a graph or hnsw's copy of the key with its links, rounded up.
 fn index_allowance(kind: index::Kind, g: &Geometry) -> u64 {
+    let summary = 16 + g.row_bytes() / 16;
     match kind {
         index::Kind::Flat => 0,
-        index::Kind::Summary => g.row_bytes(),
-        index::Kind::Hnsw => 2 * g.row_bytes() + 512,
-        index::Kind::Auto | index::Kind::Graph => g.row_bytes() + 192,
+        index::Kind::Summary => summary,
+        index::Kind::Auto | index::Kind::Graph => summary + 4 * 72,
+        index::Kind::Hnsw => summary + 2 * g.key_dim as u64 + 1536,
     }
 }
 
