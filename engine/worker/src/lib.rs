@@ -1,13 +1,29 @@
 //! The model and the main job of Recollect.
 //!
-//! - [`cli`]: the verbs of `recollect`
+//! - [`cli`]: the verbs of `recollect`, one file each
 //! - [`model`]: a Llama-family model with attention left outside
 //! - [`forward`]: a block of tokens through the model, attention by whoever is asked
 //! - [`causal`]: exact attention of a fresh block
+//! - [`sequence`]: one prompt and what is decoded after it: [`prefill`], [`decode`], and the worker's own [`window`]
+//! - [`embedded`]: shards inside this process
+//! - [`baseline`]: attention that holds all KV itself; [`compare`]: how far logits are from it; [`texts`]: on what
+//! - [`demo`]: a document with hidden facts
+//! - [`bench`] and [`capture_file`]: measurements on captured Q, K and V
 //! - [`progress`]: bars on stderr
 
+pub mod baseline;
+pub mod bench;
+pub mod capture_file;
 pub mod causal;
 pub mod cli;
+pub mod compare;
+pub mod decode;
+pub mod demo;
+pub mod embedded;
 pub mod forward;
 pub mod model;
+pub mod prefill;
 pub mod progress;
+pub mod sequence;
+pub mod texts;
+pub mod window;

@@ -7,9 +7,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::model::ModelError;
 
+mod bench;
 mod capture;
+mod demo;
+mod fidelity;
+mod generate;
 pub mod model;
-mod print;
+pub(crate) mod print;
+pub mod service;
 
 /// Long-context inference over shard servers that hold the keys and values.
 #[derive(Parser, Debug)]
@@ -21,6 +26,14 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Verb {
+    /// Continue a prompt, with its keys and values on shards
+    Generate(generate::GenerateArgs),
+    /// Answer questions over a long document of the demo's own making
+    Demo(demo::DemoArgs),
+    /// Compare with full attention, teacher-forced over the end of a context
+    Fidelity(fidelity::FidelityArgs),
+    /// Measure on captured keys, values and queries
+    Bench(bench::BenchArgs),
     /// Write the keys, values and queries of chosen layers and heads of a text as capture files
     Capture(capture::CaptureArgs),
 }
@@ -52,6 +65,10 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
     let filter = EnvFilter::try_from_env("RECOLLECT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let done = match &cli.verb {
+        Verb::Generate(args) => generate::run(args),
+        Verb::Demo(args) => demo::run(args),
+        Verb::Fidelity(args) => fidelity::run(args),
+        Verb::Bench(args) => bench::run(args),
         Verb::Capture(args) => capture::run(args),
     };
     match done {

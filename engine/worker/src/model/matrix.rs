@@ -14,6 +14,8 @@ const FEW: usize = 8;
 const INPUT_BLOCK: usize = 1024;
 /// Weight rows widened to f32 at a time.
 const WEIGHT_BLOCK: usize = 4096;
+/// Values that one task converts.
+const CONVERT_BLOCK: usize = 1 << 16;
 
 /// How weights are kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -45,20 +47,18 @@ impl Matrix {
         values: Vec<f32>,
         precision: Precision,
     ) -> Result<Self, ModelError> {
-        let limit = f16::MAX.to_f32();
-        let storage = if precision == Precision::Half && values.iter().all(|x| x.abs() <= limit) {
+        let fits = |x: &[f32]| x.iter().all(|x| x.abs() <= f16::MAX.to_f32());
+        let storage = if precision == Precision::Half && values.par_chunks(CONVERT_BLOCK).all(fits) {
             let mut narrow = vec![f16::ZERO; values.len()];
-            narrow.convert_from_f32_slice(&values);
+            narrow
+                .par_chunks_mut(CONVERT_BLOCK)
+                .zip(values.par_chunks(CONVERT_BLOCK))
+                .for_each(|(narrow, values)| narrow.convert_from_f32_slice(values));
             Storage::Half(narrow)
         } else {
             Storage::Single(Tensor::from_vec(values, (rows, columns), &Device::Cpu)?)
         };
         Ok(Self { rows, columns, storage })
-    }
-
-    /// Outputs.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
     }
 
     /// Bytes held.
@@ -90,9 +90,9 @@ impl Matrix {
             Storage::Half(weights) => {
                 for (block, rows) in weights.chunks(WEIGHT_BLOCK * self.columns).enumerate() {
                     let mut wide = vec![0.0; rows.len()];
-                    wide.par_chunks_mut(1 << 16)
-                        .zip(rows.par_chunks(1 << 16))
-                        .for_each(|(wide, rows)| rows.convert_to_f32_slice(wide));
+                    wide.par_chunks_mut(CONVERT_BLOCK)
+                        .zip(rows.par_chunks(CONVERT_BLOCK))
+                        .for_each(|(wide, rows)| kernels.f16_to_f32(rows, wide));
                     let shape = (rows.len() / self.columns, self.columns);
                     let weights = Tensor::from_vec(wide, shape, &Device::Cpu)?;
                     self.block(&weights, block * WEIGHT_BLOCK, x, &mut out)?;

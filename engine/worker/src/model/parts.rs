@@ -1,5 +1,7 @@
 //! The tensors of a Llama-family model, their two spellings, and the trait that a checkpoint format implements.
 
+use rayon::prelude::*;
+
 use super::config::{ModelConfig, RopeLayout};
 use super::error::ModelError;
 
@@ -98,7 +100,7 @@ pub(crate) trait TensorSource {
     /// Reads `part` with the shape that `config` wants and refuses a NaN or an infinity with its place.
     fn checked(&mut self, part: Part, config: &ModelConfig) -> Result<Vec<f32>, ModelError> {
         let values = self.read(part, &part.dims(config))?;
-        match values.iter().position(|x| !x.is_finite()) {
+        match values.par_iter().position_first(|x| !x.is_finite()) {
             None => Ok(values),
             Some(at) => {
                 let (_, columns) = part.shape(config);

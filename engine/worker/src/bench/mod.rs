@@ -1,0 +1,11 @@
+//! Measurements on captured Q, K and V.
+//!
+//! - [`retrieval`]: one way of searching on one capture: recall, output error, cost. `head` asks, `truth` judges,
+//!   `dump` lets another program check.
+//! - [`attention`]: one decode step over many heads, retrieval against dense.
+
+pub mod attention;
+mod dump;
+mod head;
+pub mod retrieval;
+mod truth;

@@ -1,0 +1,28 @@
+//! `recollect bench`: measurements, one subcommand each.
+
+use clap::{Args, Subcommand};
+
+use crate::bench::{attention, retrieval};
+
+/// Which measurement.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// How well, and at what cost, an index finds what the queries of a capture attend to
+    Retrieval(retrieval::RetrievalArgs),
+    /// Attention time of one decode step over many heads, retrieval against dense
+    Attention(attention::AttentionArgs),
+}
+
+/// Runs the measurement.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    match &args.what {
+        What::Retrieval(args) => retrieval::run(args),
+        What::Attention(args) => attention::run(args),
+    }
+}

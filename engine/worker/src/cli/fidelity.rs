@@ -1,0 +1,252 @@
+//! `recollect fidelity`: teacher-forced over the last positions of a context, against full attention on the same KV.
+
+use anyhow::Context;
+use attention::Description;
+use clap::Args;
+use client::Budget;
+use serde::Serialize;
+
+use crate::baseline::{FullCache, Mode};
+use crate::cli::model::ModelArgs;
+use crate::cli::print;
+use crate::cli::service::{Service, ServiceArgs, Switch, budget_name, parse_budget};
+use crate::compare::{Comparison, Figures};
+use crate::decode::Spending;
+use crate::forward::forward;
+use crate::model::Loaded;
+use crate::progress::Progress;
+use crate::sequence::Sequence;
+use crate::texts;
+
+/// Fidelity to full attention.
+#[derive(Args, Debug)]
+pub struct FidelityArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// Tokens of context
+    #[arg(long, default_value_t = 8192)]
+    context: usize,
+    /// Last positions of the context that are compared
+    #[arg(long, default_value_t = 256)]
+    positions: usize,
+    /// Text files; without it, sources of Python's own standard library
+    #[arg(long)]
+    text: Vec<std::path::PathBuf>,
+    /// Texts taken from the standard library when no --text is given
+    #[arg(long, default_value_t = 4)]
+    texts: usize,
+    /// Budgets of the shards: counts, coverage=C or all
+    #[arg(long, value_delimiter = ',', value_parser = parse_budget, default_values = ["all", "100"])]
+    budget: Vec<Budget>,
+    /// Whether the shards estimate what they did not select; both when not given
+    #[arg(long, value_enum)]
+    estimate: Option<Switch>,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    method: &'static str,
+    budget: Option<String>,
+    estimate: Option<bool>,
+    tier: Option<String>,
+    context: usize,
+    positions: usize,
+    texts: usize,
+    #[serde(flatten)]
+    figures: Figures,
+    kl_share_of_window: Option<f64>,
+    exact_tokens: Option<f64>,
+    keys_scored: Option<f64>,
+}
+
+/// What is compared: a baseline in this process, or the shards.
+#[derive(Clone, Copy)]
+enum Method {
+    Window,
+    ExactTopK(u32),
+    Ours(Spending),
+}
+
+struct Tally {
+    method: Method,
+    comparison: Comparison,
+    rows: u64,
+    exact_tokens: f64,
+    keys_scored: f64,
+}
+
+/// Runs the verb.
+pub fn run(args: &FidelityArgs) -> anyhow::Result<()> {
+    anyhow::ensure!(args.positions > 0, "--positions: at least 1 is needed");
+    anyhow::ensure!(
+        args.context as u64 > args.positions as u64 + args.service.sink + args.service.window,
+        "--context: {} tokens leave nothing for the shards; more than positions + sink + window = {} are needed",
+        args.context,
+        args.positions as u64 + args.service.sink + args.service.window
+    );
+    args.service.set_threads()?;
+    let loaded = args.model.load(args.context as u64 + 1)?;
+    let texts = texts::gather(&args.text, args.texts, |text| Ok(loaded.tokenizer.encode_plain(text)?), args.context + 1)?;
+    let service = args.service.connect()?;
+    let mut tallies = methods(args);
+    for (i, text) in texts.iter().enumerate() {
+        let label = format!("text {}/{}", i + 1, texts.len());
+        one_text(args, &loaded, &service, text, &mut tallies, &label).with_context(|| text.name.clone())?;
+    }
+    report(args, texts.len(), &tallies)
+}
+
+fn methods(args: &FidelityArgs) -> Vec<Tally> {
+    let mut methods = vec![Method::Window];
+    for &budget in &args.budget {
+        if let Budget::TopK(k) = budget {
+            methods.push(Method::ExactTopK(k));
+        }
+    }
+    for &budget in &args.budget {
+        for estimate in [false, true] {
+            let wanted = args.estimate.is_none_or(|s| (s == Switch::On) == estimate);
+            // With every token attended exactly there is nothing to estimate.
+            if wanted && !(budget == Budget::All && estimate) {
+                methods.push(Method::Ours(Spending { budget, estimate }));
+            }
+        }
+        if budget == Budget::All && args.estimate == Some(Switch::On) {
+            methods.push(Method::Ours(Spending { budget, estimate: true }));
+        }
+    }
+    methods
+        .into_iter()
+        .map(|method| Tally { method, comparison: Comparison::default(), rows: 0, exact_tokens: 0.0, keys_scored: 0.0 })
+        .collect()
+}
+
+fn one_text(
+    args: &FidelityArgs,
+    loaded: &Loaded,
+    service: &Service,
+    text: &texts::Text,
+    tallies: &mut [Tally],
+    label: &str,
+) -> anyhow::Result<()> {
+    let model = &loaded.llama;
+    let shape = model.shape();
+    let split = args.context - args.positions;
+    let (prefix, forced) = (&text.tokens[..split], &text.tokens[split..args.context]);
+    let next = &text.tokens[split + 1..text.tokens.len().min(args.context + 1)];
+    let first = Spending { budget: Budget::All, estimate: false };
+    let spec = args.service.sequence(first, args.positions as u64, args.positions as u64);
+
+    let mut cache = FullCache::new(shape, Description { scale: model.scale(), softcap: None }, spec.window);
+    let progress = Progress::new(&format!("{label}: prefill"), shape.layers as u64);
+    let (mut sequence, _) = Sequence::start(model, (service.handle(), &service.cluster), prefix, &spec, |block| {
+        cache.push(block);
+        progress.step();
+    })?;
+    progress.finish();
+    sequence.wait_ready()?;
+    let start = sequence.checkpoint();
+
+    let progress = Progress::new(&format!("{label}: methods"), tallies.len() as u64 + 1);
+    let local = |cache: &mut FullCache, mode: Mode| -> anyhow::Result<Vec<f32>> {
+        cache.mode = mode;
+        let (hidden, _) = forward(model, forced, split as u64, cache)?;
+        cache.truncate(split);
+        Ok(model.head(&hidden)?.flatten_all()?.to_vec1()?)
+    };
+    let full = local(&mut cache, Mode::Full)?;
+    progress.step();
+    let vocab = full.len() / forced.len();
+    for tally in tallies.iter_mut() {
+        let logits = match tally.method {
+            Method::Window => local(&mut cache, Mode::Window)?,
+            Method::ExactTopK(k) => local(&mut cache, Mode::ExactTopK(k as usize))?,
+            Method::Ours(spending) => {
+                sequence.set_spending(spending);
+                let logits = sequence.extend(forced)?.flatten_all()?.to_vec1()?;
+                let report = sequence.take_report();
+                tally.rows += report.attention.rows;
+                tally.exact_tokens += report.attention.exact_tokens;
+                tally.keys_scored += report.attention.keys_scored;
+                sequence.rewind(&start)?;
+                logits
+            }
+        };
+        tally.comparison.add(&full, &logits, vocab, next);
+        progress.step();
+    }
+    progress.finish();
+    sequence.close()
+}
+
+fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Result<()> {
+    let figures = |tally: &Tally| tally.comparison.figures().context("no position was compared");
+    let window_kl = figures(&tallies[0])?.kl_mean;
+    let mut rows = vec![Row {
+        method: "full",
+        budget: None,
+        estimate: None,
+        tier: None,
+        context: args.context,
+        positions: args.positions,
+        texts,
+        figures: Figures { top1_agreement: 1.0, kl_mean: 0.0, kl_p90: 0.0, max_logit_diff: 0.0, nll_delta: Some(0.0) },
+        kl_share_of_window: Some(0.0),
+        exact_tokens: None,
+        keys_scored: None,
+    }];
+    for tally in tallies {
+        let figures = figures(tally)?;
+        let (method, budget, estimate) = match tally.method {
+            Method::Window => ("window", None, None),
+            Method::ExactTopK(k) => ("exact-topk", Some(k.to_string()), Some(false)),
+            Method::Ours(spending) => ("ours", Some(budget_name(spending.budget)), Some(spending.estimate)),
+        };
+        let mean = |sum: f64| (tally.rows > 0).then(|| sum / tally.rows as f64);
+        rows.push(Row {
+            method,
+            budget,
+            estimate,
+            tier: None,
+            context: args.context,
+            positions: args.positions,
+            texts,
+            kl_share_of_window: (window_kl > 0.0).then(|| figures.kl_mean / window_kl),
+            figures,
+            exact_tokens: mean(tally.exact_tokens),
+            keys_scored: mean(tally.keys_scored),
+        });
+    }
+    if args.json {
+        for row in &rows {
+            print::json(row)?;
+        }
+        return Ok(());
+    }
+    println!(
+        "fidelity to full attention: {} texts, context {}, last {} positions",
+        texts, args.context, args.positions
+    );
+    println!("method      budget        estimate  top-1    KL mean    KL p90     of window  nll delta   exact tokens");
+    for row in &rows {
+        println!(
+            "{:<11} {:<13} {:<9} {:>6.2}%  {:<10.3e} {:<10.3e} {:>8}  {:>+10.5}  {:>12}",
+            row.method,
+            row.budget.as_deref().unwrap_or("-"),
+            row.estimate.map_or("-", |on| if on { "on" } else { "off" }),
+            row.figures.top1_agreement * 100.0,
+            row.figures.kl_mean,
+            row.figures.kl_p90,
+            row.kl_share_of_window.map_or("-".into(), |share| format!("{:.2}%", share * 100.0)),
+            row.figures.nll_delta.unwrap_or(f64::NAN),
+            row.exact_tokens.map_or("-".into(), |n| format!("{n:.0}")),
+        );
+    }
+    Ok(())
+}

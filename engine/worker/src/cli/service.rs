@@ -1,0 +1,185 @@
+//! Flags that say which shards serve and what a step may spend; shared by every verb that runs the main job.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use client::{Budget, Cluster, Session, Shard};
+use kvstore::NodeConfig;
+use tokio::runtime::{Builder, Handle, Runtime};
+use wire::v1;
+
+use crate::decode::Spending;
+use crate::embedded::EmbeddedShard;
+use crate::sequence::SequenceSpec;
+use crate::window::WindowSpec;
+
+/// Index kinds by the names that `--index` takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Index {
+    /// The cheapest kind that meets the recall target, for each head.
+    Auto,
+    /// Exact scan of every key.
+    Flat,
+    /// Scan of the best groups of a coarse summary.
+    Summary,
+    /// Attention-aware graph.
+    Graph,
+    /// hnsw over keys: the conventional baseline.
+    Hnsw,
+}
+
+/// `on` or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// Shards and budgets.
+#[derive(Args, Clone, Debug)]
+pub struct ServiceArgs {
+    /// Shard servers, host:port each; without it shards run inside this process
+    #[arg(long, value_delimiter = ',')]
+    pub shards: Vec<String>,
+    /// In-process shards when no --shards are given
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub embedded: u16,
+    /// Memory budget of each in-process shard
+    #[arg(long, default_value = "4GiB", value_parser = kvstore::config::parse_size)]
+    pub memory: u64,
+    /// Threads for the model and for in-process shards (default: all cores)
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// First tokens that the worker keeps
+    #[arg(long, default_value_t = 128)]
+    pub sink: u64,
+    /// Last tokens that the worker keeps
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..))]
+    pub window: u64,
+    /// Index that the shards build
+    #[arg(long, value_enum, default_value = "auto")]
+    pub index: Index,
+    /// Seed of sampling and of index builds
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// The same bits run after run: every answer waits for the indexes
+    #[arg(long)]
+    pub deterministic: bool,
+}
+
+/// Exactly attended tokens per query head: a count, `coverage=C`, or `all`.
+pub fn parse_budget(text: &str) -> Result<Budget, String> {
+    if text == "all" {
+        return Ok(Budget::All);
+    }
+    if let Some(share) = text.strip_prefix("coverage=") {
+        return match share.parse::<f32>() {
+            Ok(share) if share > 0.0 && share <= 1.0 => Ok(Budget::Coverage(share)),
+            _ => Err(format!("coverage={share}: a share in (0, 1] is needed")),
+        };
+    }
+    match text.parse::<u32>() {
+        Ok(k) if k > 0 => Ok(Budget::TopK(k)),
+        _ => Err(format!("{text}: a positive count, coverage=C or all is needed")),
+    }
+}
+
+/// How a budget is written in output.
+pub fn budget_name(budget: Budget) -> String {
+    match budget {
+        Budget::TopK(k) => k.to_string(),
+        Budget::Coverage(share) => format!("coverage={share}"),
+        Budget::All => "all".into(),
+    }
+}
+
+/// A connected cluster and the runtime that carries its traffic.
+pub struct Service {
+    runtime: Runtime,
+    /// The shards.
+    pub cluster: Cluster,
+    /// Their names, for people.
+    pub names: Vec<String>,
+}
+
+impl Service {
+    /// The runtime's handle.
+    pub fn handle(&self) -> Handle {
+        self.runtime.handle().clone()
+    }
+
+    /// Bytes of KV and of indexes that the shards hold for a session.
+    pub fn bytes_of(&self, session: &Session) -> anyhow::Result<(u64, u64)> {
+        let shards = self.runtime.block_on(session.inspect())?;
+        let held = shards.iter().flat_map(|shard| &shard.sessions);
+        Ok(held.fold((0, 0), |(kv, index), s| (kv + s.kv_bytes, index + s.index_bytes)))
+    }
+}
+
+impl ServiceArgs {
+    /// Sizes the process-wide compute pool. Call once, first.
+    pub fn set_threads(&self) -> anyhow::Result<()> {
+        if let Some(threads) = self.threads {
+            rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global()?;
+        }
+        Ok(())
+    }
+
+    /// Connects to the shards, or starts them in this process.
+    pub fn connect(&self) -> anyhow::Result<Service> {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let (cluster, names) = if self.shards.is_empty() {
+            let _inside = runtime.enter();
+            let mut shards: Vec<Arc<dyn Shard>> = Vec::new();
+            for i in 0..self.embedded {
+                let name = format!("embedded-{i}");
+                let config = NodeConfig {
+                    memory_bytes: self.memory,
+                    threads: self.threads.map(usize::from),
+                    ..NodeConfig::default()
+                };
+                shards.push(Arc::new(EmbeddedShard::start(name, config)?));
+            }
+            let names = shards.iter().map(|s| s.name().to_owned()).collect();
+            (runtime.block_on(Cluster::new(shards))?, names)
+        } else {
+            (runtime.block_on(Cluster::connect(&self.shards))?, self.shards.clone())
+        };
+        Ok(Service { runtime, cluster, names })
+    }
+
+    /// The sequence that these flags describe.
+    pub fn sequence(&self, spending: Spending, max_new: u64, chunk: u64) -> SequenceSpec {
+        SequenceSpec {
+            window: WindowSpec { n_sink: self.sink, n_window: self.window, chunk },
+            spending,
+            index: match self.index {
+                Index::Auto => v1::IndexKind::Auto,
+                Index::Flat => v1::IndexKind::Flat,
+                Index::Summary => v1::IndexKind::Summary,
+                Index::Graph => v1::IndexKind::Graph,
+                Index::Hnsw => v1::IndexKind::Hnsw,
+            },
+            seed: self.seed,
+            deterministic: self.deterministic,
+            max_new,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_parse_and_print_back() {
+        for text in ["1", "100", "coverage=0.95", "all"] {
+            assert_eq!(budget_name(parse_budget(text).unwrap()), text);
+        }
+        for text in ["", "0", "-1", "coverage=0", "coverage=1.5", "coverage=", "some"] {
+            assert!(parse_budget(text).is_err(), "{text}");
+        }
+    }
+}

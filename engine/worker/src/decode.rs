@@ -1,0 +1,191 @@
+//! Decode: each layer's new keys, values and queries go to the shards in one message; while they search, the worker
+//! attends to its sink and window; the two partials merge exactly.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use attention::{Description, Partial, Scratch};
+use client::{Budget, NewTokenKv, RowAsk, Session};
+use tokio::runtime::Handle;
+
+use crate::forward::{KvShape, LayerAttention, LayerBlock};
+use crate::window::WindowCache;
+
+/// What a decode step may spend, and on what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spending {
+    /// Exactly attended tokens of the shards' range per query head.
+    pub budget: Budget,
+    /// Whether the shards estimate what they did not select.
+    pub estimate: bool,
+}
+
+/// Sums over the steps since the last [`Decode::take_stats`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DecodeStats {
+    /// Time in the worker's own attention.
+    pub local: Duration,
+    /// Time waited for shards after the worker's own attention was done.
+    pub remote_wait: Duration,
+    /// Rows (query position x layer) answered by shards.
+    pub rows: u64,
+    /// Keys scored per query head, summed over rows.
+    pub keys_scored: f64,
+    /// Exactly attended tokens per query head, summed over rows.
+    pub exact_tokens: f64,
+    /// Coverage of the merged answer, summed over query heads and rows.
+    pub coverage: f64,
+    /// Number of terms in `coverage`.
+    pub coverage_terms: u64,
+    /// Largest share of the softmax mass that a merged answer did not attend to exactly.
+    pub missing_mass_max: f32,
+}
+
+/// Attention of decode over shards and window.
+pub struct Decode {
+    session: Arc<Session>,
+    runtime: Handle,
+    shape: KvShape,
+    description: Description,
+    window: WindowCache,
+    committed: u64,
+    spending: Spending,
+    scratch: Scratch,
+    stats: DecodeStats,
+}
+
+impl Decode {
+    /// Continues after a prefill that left `window` and committed `committed` tokens.
+    pub fn new(
+        session: Arc<Session>,
+        runtime: Handle,
+        (shape, description): (KvShape, Description),
+        window: WindowCache,
+        committed: u64,
+        spending: Spending,
+    ) -> Self {
+        Self {
+            session,
+            runtime,
+            shape,
+            description,
+            window,
+            committed,
+            spending,
+            scratch: Scratch::default(),
+            stats: DecodeStats::default(),
+        }
+    }
+
+    /// The worker's own KV.
+    pub fn window(&self) -> &WindowCache {
+        &self.window
+    }
+
+    /// Puts back an earlier window after the shards were truncated to `committed` tokens.
+    pub fn rewind(&mut self, window: WindowCache, committed: u64) {
+        self.window = window;
+        self.committed = committed;
+    }
+
+    /// Changes what later steps may spend.
+    pub fn set_spending(&mut self, spending: Spending) {
+        self.spending = spending;
+    }
+
+    /// The sums since the last call.
+    pub fn take_stats(&mut self) -> DecodeStats {
+        std::mem::take(&mut self.stats)
+    }
+
+    /// One row per token of the block: its K and V, and its queries where the shards have something to attend to.
+    fn rows(&self, block: &LayerBlock) -> Vec<RowAsk> {
+        let kv_row = self.shape.kv_heads * self.shape.dim;
+        let q_row = self.shape.q_heads * self.shape.dim;
+        (0..block.tokens)
+            .map(|i| {
+                let position = block.begin + i as u64;
+                let range = self.window.spec().remote(position + 1);
+                let q = if range.is_empty() { Vec::new() } else { block.q[i * q_row..(i + 1) * q_row].to_vec() };
+                RowAsk {
+                    layer: block.layer as u32,
+                    begin: range.start,
+                    end: range.end,
+                    budget: self.spending.budget,
+                    estimate: self.spending.estimate,
+                    q,
+                    token: Some(NewTokenKv {
+                        position,
+                        k: block.k[i * kv_row..(i + 1) * kv_row].to_vec(),
+                        v: block.v[i * kv_row..(i + 1) * kv_row].to_vec(),
+                    }),
+                }
+            })
+            .collect()
+    }
+
+    fn note(&mut self, partials: &[Partial]) {
+        for partial in partials {
+            let coverage = partial.coverage();
+            self.stats.coverage += f64::from(coverage);
+            self.stats.coverage_terms += 1;
+            self.stats.missing_mass_max = self.stats.missing_mass_max.max(1.0 - coverage);
+        }
+    }
+}
+
+impl LayerAttention for Decode {
+    fn attend(&mut self, block: LayerBlock) -> anyhow::Result<Vec<f32>> {
+        let spec = self.window.spec();
+        anyhow::ensure!(
+            block.tokens as u64 <= spec.chunk,
+            "a decode block has {} tokens; the append chunk is {}",
+            block.tokens,
+            spec.chunk
+        );
+        let asks = self.rows(&block);
+        let session = self.session.clone();
+        let pending = self.runtime.spawn(async move { session.attend(asks).await });
+
+        let clock = Instant::now();
+        self.window.trim(block.layer, self.committed, block.tokens as u64);
+        self.window.push(block.layer, block.begin, &block.k, &block.v);
+        let q_row = self.shape.q_heads * self.shape.dim;
+        let mut merged = vec![Partial::neutral(self.shape.dim); block.tokens * self.shape.q_heads];
+        for (i, out) in merged.chunks_mut(self.shape.q_heads).enumerate() {
+            let at = (block.layer, block.begin + i as u64);
+            let q = &block.q[i * q_row..(i + 1) * q_row];
+            self.window.attend(at, q, &self.description, &mut self.scratch, out);
+        }
+        self.stats.local += clock.elapsed();
+
+        let clock = Instant::now();
+        let answers = self.runtime.block_on(pending).context("the attend task ended early")??;
+        self.stats.remote_wait += clock.elapsed();
+        anyhow::ensure!(answers.len() == block.tokens, "{} answers to {} rows", answers.len(), block.tokens);
+        for (answer, out) in answers.iter().zip(merged.chunks_mut(self.shape.q_heads)) {
+            anyhow::ensure!(
+                answer.missing_tokens == 0,
+                "layer {}: the shards left {} visible tokens unanswered",
+                block.layer,
+                answer.missing_tokens
+            );
+            for (local, remote) in out.iter_mut().zip(&answer.partials) {
+                local.merge(remote);
+            }
+            if !answer.partials.is_empty() {
+                self.stats.rows += 1;
+                self.stats.keys_scored += answer.stats.keys_scored;
+                self.stats.exact_tokens += answer.stats.exact_tokens;
+            }
+        }
+        self.committed = self.session.watermark();
+        self.note(&merged);
+        let mut out = Vec::with_capacity(block.tokens * q_row);
+        for partial in &merged {
+            out.extend_from_slice(&partial.o);
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,77 @@
+//! Real text for measurements: files that the caller names, or Python's own standard library, which any machine that
+//! can fetch the default model has.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+
+/// Sources of prose-like comments and code, long enough each, in the order of use.
+const STDLIB: [&str; 8] = [
+    "argparse.py",
+    "_pydecimal.py",
+    "typing.py",
+    "tarfile.py",
+    "subprocess.py",
+    "turtle.py",
+    "inspect.py",
+    "doctest.py",
+];
+
+/// One text, tokenised and cut.
+pub struct Text {
+    /// File name.
+    pub name: String,
+    /// Token ids.
+    pub tokens: Vec<u32>,
+}
+
+/// Reads `files`, or `count` files of the standard library, and cuts each to `tokens` tokens.
+///
+/// # Errors
+/// A file that cannot be read or is too short is named with what is needed.
+pub fn gather(
+    files: &[PathBuf],
+    count: usize,
+    encode: impl Fn(&str) -> anyhow::Result<Vec<u32>>,
+    tokens: usize,
+) -> anyhow::Result<Vec<Text>> {
+    if !files.is_empty() {
+        return files.iter().map(|file| read(file, &encode, tokens)).collect();
+    }
+    anyhow::ensure!(count > 0, "--texts: at least 1 is needed");
+    let dir = stdlib()?;
+    let mut texts = Vec::new();
+    for name in STDLIB {
+        // Python versions differ in the length of a file: one that is too short is passed over for the next.
+        if texts.len() < count {
+            if let Ok(text) = read(&dir.join(name), &encode, tokens) {
+                texts.push(text);
+            }
+        }
+    }
+    anyhow::ensure!(
+        texts.len() == count,
+        "{}: only {} of {count} texts of {tokens} tokens found; name files with --text",
+        dir.display(),
+        texts.len()
+    );
+    Ok(texts)
+}
+
+fn read(file: &Path, encode: &impl Fn(&str) -> anyhow::Result<Vec<u32>>, tokens: usize) -> anyhow::Result<Text> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
+    let mut ids = encode(&text)?;
+    anyhow::ensure!(ids.len() >= tokens, "{}: has {} tokens; {tokens} are needed", file.display(), ids.len());
+    ids.truncate(tokens);
+    Ok(Text { name: file.display().to_string(), tokens: ids })
+}
+
+fn stdlib() -> anyhow::Result<PathBuf> {
+    let out = Command::new("python3")
+        .args(["-c", "import sysconfig; print(sysconfig.get_paths()['stdlib'])"])
+        .output()
+        .context("python3 is needed to find default texts; name files with --text")?;
+    anyhow::ensure!(out.status.success(), "python3 could not name its standard library; name files with --text");
+    Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).trim()))
+}

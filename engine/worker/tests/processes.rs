@@ -1,0 +1,127 @@
+//! The binary `recollect` as people run it: over two `recollectd` processes and with shards inside it.
+
+mod common;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::TinyModel;
+
+/// A running `recollectd`, killed when dropped.
+struct Daemon {
+    child: Child,
+    address: String,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let (address, http) = (free(), free());
+        let binary = Path::new(env!("CARGO_BIN_EXE_recollect")).with_file_name("recollectd");
+        assert!(binary.is_file(), "{} is absent; build it first: cargo build --release --bins", binary.display());
+        let child = Command::new(binary)
+            .args(["serve", "--listen", &address, "--http", &http])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        while std::net::TcpStream::connect(&address).is_err() {
+            assert!(Instant::now() < until, "recollectd is not ready");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Daemon { child, address }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn recollect(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_recollect")).args(arguments).output().unwrap()
+}
+
+/// Generates with the given shards; the summary line.
+fn generate(model: &Path, prompt: &Path, more: &[&str]) -> serde_json::Value {
+    let (model, prompt) = (model.to_str().unwrap(), prompt.to_str().unwrap());
+    let mut arguments = vec!["generate", "--model", model, "--raw", "--prompt-file", prompt, "--json"];
+    arguments.extend(["--max-new", "24", "--deterministic", "--budget", "40"]);
+    arguments.extend(more);
+    let output = recollect(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<serde_json::Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let summary = lines.last().unwrap().clone();
+    assert_eq!(summary["new_tokens"].as_u64().unwrap() as usize, lines.len() - 1);
+    summary
+}
+
+fn tiny(folder: &Path) -> (PathBuf, PathBuf) {
+    let model = TinyModel { layers: 3, kv_heads: 4, ..TinyModel::small(3) }.write_directory(folder, 1);
+    let prompt = folder.join("prompt.txt");
+    let text: String = (0..600).map(|i| format!("line {} of {}. ", i * 7 % 311, i)).collect();
+    std::fs::write(&prompt, &text[..6000]).unwrap();
+    (model, prompt)
+}
+
+#[test]
+fn two_daemons_give_the_tokens_of_embedded_shards_and_repeat_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, prompt) = tiny(folder.path());
+    let embedded = generate(&model, &prompt, &[]);
+    let two_inside = generate(&model, &prompt, &["--embedded", "2"]);
+    let daemons = [Daemon::start(), Daemon::start()];
+    let shards = format!("{},{}", daemons[0].address, daemons[1].address);
+    let remote = generate(&model, &prompt, &["--shards", &shards]);
+    let again = generate(&model, &prompt, &["--shards", &shards]);
+    for other in [&two_inside, &remote, &again] {
+        assert_eq!(embedded["token_ids"], other["token_ids"]);
+        assert_eq!(embedded["prompt_tokens"], other["prompt_tokens"]);
+    }
+    for field in ["coverage_mean", "missing_mass_max"] {
+        assert_eq!(remote[field], again[field], "{field} must have the same bits");
+    }
+}
+
+/// Exit code and the single line on stderr.
+fn refused(arguments: &[&str]) -> (i32, String) {
+    let output = recollect(arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.trim_end().lines().count(), 1, "one line wanted: {stderr}");
+    assert!(output.stdout.is_empty(), "no answer wanted: {}", String::from_utf8_lossy(&output.stdout));
+    (output.status.code().unwrap(), stderr)
+}
+
+#[test]
+fn bad_input_is_one_line_with_the_right_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, prompt) = tiny(folder.path());
+    let (model, prompt) = (model.to_str().unwrap(), prompt.to_str().unwrap());
+    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let long = ["--model", model, "--prompt-file", prompt, "--raw"];
+    let with = |more: &[&'static str]| -> Vec<String> {
+        std::iter::once("generate").chain(long).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let cases: Vec<(Vec<String>, i32, &str)> = vec![
+        (vec!["generate".into(), "--model".into(), model.into(), "--prompt".into(), String::new()], 64, "prompt"),
+        (with(&["--rope-scale", "none", "--max-new", "70000"]), 64, "context"),
+        (with(&["--memory", "64KiB"]), 1, "memory"),
+        (with(&["--memory", "lots"]), 64, "--memory"),
+        (with(&["--budget", "0"]), 64, "--budget"),
+        (with(&["--index", "faiss"]), 64, "--index"),
+        ([with(&["--shards"]), vec![absent.clone()]].concat(), 69, &absent),
+        (with(&["--shards", "unix:/x"]), 64, "unix:"),
+    ];
+    for (arguments, code, names) in cases {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (got, line) = refused(&arguments);
+        assert_eq!(got, code, "{arguments:?}: {line}");
+        assert!(line.starts_with("error: ") && line.contains(names), "{arguments:?}: {line}");
+    }
+}
