@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use wire::names;
 
 /// Builds of one session that have not ended.
 #[derive(Debug, Default)]
@@ -120,10 +121,11 @@ fn run(pool: &rayon::ThreadPool, job: Job, metrics: &Metrics) {
         metrics.builds_cancelled.increment(1);
         return;
     };
+    let (layer, kv_head) = job.at;
+    let _span = tracing::debug_span!(names::SPAN_BUILD, layer, kv_head).entered();
     let started = Instant::now();
     let outcome = build(pool, &job, &span);
     let took = started.elapsed();
-    let (layer, kv_head) = job.at;
     match outcome {
         Ok(indexed) => {
             tracing::debug!(

@@ -29,7 +29,7 @@ pub struct NodeConfig {
     pub threads: Option<usize>,
     /// Tasks (row x KV head) that may wait or run at once.
     pub queue: usize,
-    /// Threads that build indexes; None: half of the cores, at least one.
+    /// Threads that build indexes; None: as many as attend, above four half as many.
     pub index_threads: Option<usize>,
     /// Spans below this many tokens are scanned exactly and get no index.
     pub index_min_tokens: u64,
@@ -92,7 +92,7 @@ impl Node {
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = config.threads.unwrap_or(cores);
-        let index_threads = config.index_threads.unwrap_or((cores / 2).max(1));
+        let index_threads = config.index_threads.unwrap_or(if threads > 4 { threads / 2 } else { threads });
         let metrics = Arc::new(Metrics::new()?);
         let mut instance = [0; ID_BYTES];
         rand::rngs::OsRng.try_fill_bytes(&mut instance).map_err(|e| NodeError::Random(e.to_string()))?;
@@ -179,16 +179,17 @@ impl Node {
         }
     }
 
-    /// Removes a session and gives its reservation back; its rows go with the last request that uses them.
-    pub(crate) fn remove(&self, session: &Session) -> bool {
-        let gone = {
-            let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-            sessions.remove(&session.id)
-        };
-        if let Some(gone) = &gone {
-            gone.purse.end_reservation();
+    /// Removes this very session, not another that took its id since, if `still` holds under the lock; gives its
+    /// reservation back. Its rows go with the last request that uses them.
+    pub(crate) fn remove(&self, session: &Arc<Session>, still: impl Fn(&Session) -> bool) -> bool {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        if !sessions.get(&session.id).is_some_and(|s| Arc::ptr_eq(s, session) && still(s)) {
+            return false;
         }
-        gone.is_some()
+        sessions.remove(&session.id);
+        drop(sessions);
+        session.purse.end_reservation();
+        true
     }
 
     /// A refusal for want of memory, counted.
@@ -238,7 +239,7 @@ impl Node {
         let now = Instant::now();
         let mut ended = 0;
         for session in self.sessions() {
-            if session.lease.left(now).is_zero() && self.remove(&session) {
+            if self.remove(&session, |s| s.lease.left(now).is_zero()) {
                 ended += 1;
                 self.metrics.expired.increment(1);
                 tracing::info!(session = wire::convert::hex(&session.id), "lease ran out");

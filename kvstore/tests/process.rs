@@ -36,7 +36,11 @@ struct Server {
 impl Server {
     fn start(args: &[&str]) -> Self {
         let ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-format", "json"];
-        let mut child = recollectd(&[&ports, args].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = recollectd(&[&ports, args].concat())
+            .env("RECOLLECT__SERVER__GRACE_SECONDS", "3")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let (grpc, http) = loop {
             let mut line = String::new();

@@ -69,7 +69,7 @@ pub struct Attend {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Index {
-    /// 0: half of the cores, at least one.
+    /// 0: as many as attend, above four half as many.
     pub threads: usize,
     /// Spans below this many tokens get no index.
     pub min_tokens: u64,

@@ -7,8 +7,9 @@ use half::f16;
 use std::ops::Range;
 use std::sync::Arc;
 use tonic::Status;
+use tracing::Instrument;
 use wire::tensor::{Dim, read_f16};
-use wire::{WireError, v1};
+use wire::{WireError, names, v1};
 
 /// A chunk that may be stored, positions apart.
 struct Chunk {
@@ -26,7 +27,8 @@ struct Chunk {
 impl Node {
     /// Stores one chunk and answers with what is held. An error means that nothing of the chunk was stored.
     pub async fn append(self: &Arc<Self>, chunk: v1::AppendChunk) -> Result<v1::AppendAck, Status> {
-        let result = self.append_inner(chunk).await;
+        let span = tracing::debug_span!(names::SPAN_APPEND, layer = chunk.layer, begin = chunk.begin);
+        let result = self.append_inner(chunk).instrument(span).await;
         match &result {
             Ok(_) => self.metrics.chunks_ok.increment(1),
             Err(_) => self.metrics.chunks_error.increment(1),

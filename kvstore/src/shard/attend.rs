@@ -12,8 +12,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Status;
+use tracing::Instrument;
 use wire::tensor::from_f32;
-use wire::v1;
+use wire::{names, v1};
 
 /// A message that was let in: its tokens are stored, its places in the queue are taken.
 pub struct Admitted {
@@ -127,7 +128,8 @@ impl Node {
             }
         }
         let node = self.clone();
-        let rows = self.pool.run(permit, move || node.compute(rows, deadline)).await?;
+        let span = tracing::debug_span!(names::SPAN_ATTEND, id, rows = rows.len());
+        let rows = self.pool.run(permit, move || node.compute(rows, deadline)).instrument(span).await?;
         let failed = rows.iter().filter(|r| r.error.is_some()).count() as u64;
         self.metrics.attend_rows_error.increment(failed);
         self.metrics.attend_rows_ok.increment(rows.len() as u64 - failed);

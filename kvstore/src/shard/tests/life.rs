@@ -87,7 +87,12 @@ async fn out_of_time_is_declared() {
     assert!(mass(&r).iter().all(|&l| l == 0.0) && floats(&r.o).iter().all(|&o| o == 0.0));
     // The token was stored all the same.
     assert_exact(&f, &ask(&n, row(1, &f, 0, 0, 51, false)).await, 0, 0, 51);
+    // With time enough the bits are those of a message without a deadline.
     let mut m = message(&n, vec![row(1, &f, 0, 0, 51, false)]);
+    m.deadline_us = 60_000_000;
+    let r = n.attend(m.clone()).await.unwrap().rows.remove(0);
+    let without = ask(&n, row(1, &f, 0, 0, 51, false)).await;
+    assert_eq!((r.o, r.m, r.l_exact), (without.o, without.m, without.l_exact));
     m.deadline_us = u64::MAX;
     assert_exact(&f, &n.attend(m).await.unwrap().rows[0], 0, 0, 51);
 }

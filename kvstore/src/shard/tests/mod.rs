@@ -2,6 +2,7 @@
 
 mod boundaries;
 mod life;
+mod model;
 mod refusals;
 
 use crate::testing::*;
