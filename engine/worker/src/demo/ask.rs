@@ -40,7 +40,7 @@ pub fn ask(
             break;
         }
         let piece = stream.push(token)?;
-        show(&piece)?;
+        show(piece.trim_end_matches('\n'))?;
         text.push_str(&piece);
         if text.contains('\n') || i + 1 == max_new {
             break;

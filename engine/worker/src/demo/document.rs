@@ -14,8 +14,19 @@ pub struct Fact {
     pub answer: String,
 }
 
-const PLACES: [&str; 10] =
-    ["Lisbon", "Oslo", "Genoa", "Cairo", "Dublin", "Madrid", "Vienna", "Athens", "Boston", "Prague"];
+/// The beginning of each fact, and what may follow: words that nothing else in the document suggests.
+const FACTS: [(&str, [&str; 4]); 10] = [
+    ("The captain's parrot is called", ["Bismarck", "Napoleon", "Hannibal", "Socrates"]),
+    ("The password for the lighthouse door is", ["marigold", "thunder", "cinnamon", "velvet"]),
+    ("The baker's favourite fruit is the", ["pomegranate", "apricot", "blackberry", "pineapple"]),
+    ("The flag of the smuggler's boat is", ["purple", "turquoise", "crimson", "silver"]),
+    ("The doctor's telephone number is", ["5512", "7340", "8126", "9475"]),
+    ("The widow hid her jewels inside the", ["piano", "chimney", "teapot", "mattress"]),
+    ("The secret ingredient of the cook's soup is", ["saffron", "vanilla", "honey", "ginger"]),
+    ("The night train leaves from platform", ["seventeen", "eleven", "thirteen", "nineteen"]),
+    ("The blacksmith's daughter married a", ["dentist", "violinist", "shepherd", "magician"]),
+    ("The stolen painting shows a", ["peacock", "windmill", "dragon", "waterfall"]),
+];
 const VESSELS: [&str; 8] =
     ["the ferry", "a tanker", "the pilot boat", "a trawler", "the dredger", "a barge", "the tug", "a coaster"];
 const DEEDS: [&str; 10] = [
@@ -42,21 +53,15 @@ const REMARKS: [&str; 8] = [
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// `count` facts (at most ten), each about another place, the codes drawn from `seed`.
+/// `count` facts (at most ten), each about something else, the answers drawn from `seed`.
 pub fn facts(count: usize, seed: u64) -> Vec<Fact> {
     let mut rng = StdRng::seed_from_u64(seed);
-    PLACES
-        .iter()
-        .take(count)
-        .map(|place| {
-            let answer = rng.random_range(1000..10_000).to_string();
-            Fact {
-                sentence: format!("The secret code of the {place} warehouse is {answer}."),
-                question: format!("\n\nThe secret code of the {place} warehouse is"),
-                answer,
-            }
-        })
-        .collect()
+    let draw = FACTS.iter().take(count);
+    draw.map(|(opening, answers)| {
+        let answer = answers[rng.random_range(0..answers.len())].to_owned();
+        Fact { sentence: format!("{opening} {answer}."), question: format!("Remember this: {opening}"), answer }
+    })
+    .collect()
 }
 
 /// Sentences of filler, endless.

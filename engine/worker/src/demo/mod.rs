@@ -33,7 +33,7 @@ pub fn build_document(
         let placed = facts.len() - left.len();
         if let Some(fact) = next {
             if ids.len() >= from + (placed - 1) * step {
-                ids.extend(encode(&format!("{}\n\n", fact.sentence))?);
+                ids.extend(encode(&format!("Remember this: {}\n\n", fact.sentence))?);
                 next = left.next();
             }
         }
