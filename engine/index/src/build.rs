@@ -6,7 +6,7 @@ use attention::Rows;
 use kernels::Kernels;
 
 use crate::auto;
-use crate::calibrate::{Trials, held_back};
+use crate::calibrate::{Trials, split};
 use crate::error::BuildError;
 use crate::graph::Graph;
 use crate::hnsw::Hnsw;
@@ -29,27 +29,37 @@ pub fn build(
     queries: Option<&BuildQueries>,
     params: &BuildParams,
 ) -> Result<SpanIndex, BuildError> {
+    build_with(&Kernels::native(), keys, values, queries, params)
+}
+
+/// [`build`] on a chosen kernel path.
+pub fn build_with(
+    k: &Kernels,
+    keys: &Rows<'_>,
+    values: &Rows<'_>,
+    queries: Option<&BuildQueries>,
+    params: &BuildParams,
+) -> Result<SpanIndex, BuildError> {
     check(keys, values, queries, params)?;
-    let k = Kernels::native();
     let none = BuildQueries { group: 1, ..BuildQueries::default() };
     let queries = queries.unwrap_or(&none);
     let mut stats = BuildStats::default();
     let start = Instant::now();
-    let summary = Summary::build(&k, keys, values, params.keys_per_mean);
+    let summary = Summary::build(k, keys, values, params.keys_per_mean);
     stats.summary = start.elapsed();
 
     let kind = match params.kind {
         Kind::Auto if keys.len() < SHORT => Kind::Flat,
         kind => kind,
     };
-    let late = held_back(queries);
+    let split = split(queries);
     let start = Instant::now();
     let truth = match kind {
         Kind::Flat => QueryRows::empty(),
-        _ => QueryRows::exact(&k, keys, queries, late.clone(), params.calibrate_k),
+        _ => QueryRows::exact(k, keys, queries, split.held_back.clone(), params.calibrate_k),
     };
     let rows = match kind {
-        Kind::Auto | Kind::Graph => QueryRows::exact(&k, keys, queries, 0..late.start, params.row_length),
+        Kind::Auto | Kind::Graph => QueryRows::exact(k, keys, queries, split.used.clone(), params.row_length),
         _ => QueryRows::empty(),
     };
     (stats.rows, stats.rows_used, stats.rows_held_back) = (start.elapsed(), rows.len(), truth.len());
@@ -58,15 +68,15 @@ pub fn build(
     let finder = match kind {
         Kind::Flat => Finder::Flat,
         Kind::Summary => Finder::Summary,
-        Kind::Hnsw => Finder::Hnsw(Box::new(Hnsw::build(&k, keys))),
-        Kind::Auto | Kind::Graph => Finder::Graph(Graph::build(&k, keys, &summary, &rows, params)),
+        Kind::Hnsw => Finder::Hnsw(Box::new(Hnsw::build(k, keys))),
+        Kind::Auto | Kind::Graph => Finder::Graph(Graph::build(k, keys, &summary, &rows, params)),
     };
     stats.graph = start.elapsed();
 
     let start = Instant::now();
     let mut index = SpanIndex::new(keys.len(), summary, finder, params.calibrate_k);
     if truth.len() > 0 {
-        let trials = Trials::new(&k, keys, queries, late, &truth);
+        let trials = Trials::new(k, keys, queries, split.held_back, (&truth, params.calibrate_k));
         if kind == Kind::Auto {
             auto::choose(&mut index, &trials, params.target_recall);
         } else {

@@ -1,7 +1,7 @@
 //! Calibration: the narrowest search that meets the target on build queries that were held back.
 //!
-//! Decode queries come after all build queries, so the latest ones are held back: nothing of them is in the graph, and
-//! they are the nearest to what will be asked. A small margin covers the drift from them to the decode.
+//! Decode queries come after all build queries, so late ones are held back: nothing of them is in the graph, and they are
+//! the nearest to what will be asked. A small margin covers the drift from them to the decode.
 
 use std::ops::Range;
 
@@ -15,17 +15,27 @@ use crate::rows::QueryRows;
 use crate::span::{Finder, SpanIndex};
 
 /// Added to the target on held-back queries.
-const MARGIN: f32 = 0.006;
+const MARGIN: f32 = 0.018;
 /// Fewest and most positions held back.
 const HELD_BACK: (usize, usize) = (32, 128);
 /// Share of the positions that is held back, within those limits.
 const SHARE: usize = 32;
 
-/// The positions to hold back: the last ones, when there are enough queries to spare them.
-pub(crate) fn held_back(queries: &BuildQueries) -> Range<usize> {
+/// Query positions by what they are for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// For the graph.
+    pub used: Range<usize>,
+    /// For the calibration.
+    pub held_back: Range<usize>,
+}
+
+/// Holds back the last positions; none when there are too few queries to spare any. Earlier passages were tried in
+/// addition: they are easier, since more of the queries around them are in the graph, and mislead.
+pub(crate) fn split(queries: &BuildQueries) -> Split {
     let m = queries.visible.len();
-    let held = (m / SHARE).clamp(HELD_BACK.0, HELD_BACK.1);
-    if m < 4 * HELD_BACK.0 { m..m } else { m - held..m }
+    let held = if m < 4 * HELD_BACK.0 { 0 } else { (m / SHARE).clamp(HELD_BACK.0, HELD_BACK.1) };
+    Split { used: 0..m - held, held_back: m - held..m }
 }
 
 /// What a width gives on the held-back queries.
@@ -41,23 +51,27 @@ pub(crate) struct Trial {
 pub(crate) struct Trials<'a> {
     k: &'a Kernels,
     keys: &'a Rows<'a>,
-    queries: Vec<Vec<f32>>,
+    queries: Vec<(Vec<f32>, usize)>,
     truth: Vec<&'a [u32]>,
+    wanted: usize,
 }
 
 impl<'a> Trials<'a> {
-    /// `truth` holds the rows of `positions`, each `calibrate_k` long where so many keys were visible.
+    /// `truth` holds the rows of `positions`, each `wanted` long where so many keys were visible.
     pub fn new(
         k: &'a Kernels,
         keys: &'a Rows<'a>,
         queries: &BuildQueries,
         positions: Range<usize>,
-        truth: &'a QueryRows,
+        (truth, wanted): (&'a QueryRows, usize),
     ) -> Trials<'a> {
-        let dim = keys.dim();
-        let q = &queries.q[positions.start * queries.group * dim..positions.end * queries.group * dim];
-        let queries = q.chunks(dim).map(|q| q.iter().map(|x| x.to_f32()).collect()).collect();
-        Trials { k, keys, queries, truth: truth.iter().collect() }
+        let (dim, group) = (keys.dim(), queries.group);
+        let row = |j: usize, h: usize| queries.q[(j * group + h) * dim..][..dim].iter().map(|x| x.to_f32());
+        let queries = positions
+            .flat_map(|j| (0..group).map(move |h| (j, h)))
+            .map(|(j, h)| (row(j, h).collect(), queries.visible[j] as usize))
+            .collect();
+        Trials { k, keys, queries, truth: truth.iter().collect(), wanted }
     }
 
     /// Searches all held-back queries at a width.
@@ -66,8 +80,10 @@ impl<'a> Trials<'a> {
             .queries
             .par_iter()
             .zip(&self.truth)
-            .map_init(Memory::default, |memory, (q, truth)| {
-                let (found, scored) = memory.search(self.k, (index, self.keys), (q, truth), width);
+            .map_init(Memory::default, |memory, ((q, visible), truth)| {
+                let range = 0..*visible;
+                let width = index.width_for(self.wanted, &range, Some(width));
+                let (found, scored) = memory.search(self.k, (index, self.keys), (q, truth), (width, &range));
                 (found, truth.len(), scored)
             })
             .collect();
@@ -122,11 +138,11 @@ impl Memory {
         k: &Kernels,
         (index, keys): (&SpanIndex, &Rows<'_>),
         (q, truth): (&[f32], &[u32]),
-        width: usize,
+        reach: (usize, &Range<usize>),
     ) -> (usize, usize) {
         self.group_scores.resize(index.summary.groups(), 0.0);
         index.summary.scores(k, q, &mut self.group_scores);
-        self.finding.search(k, (index, keys), (q, &self.group_scores), width, None);
+        self.finding.search(k, (index, keys), (q, &self.group_scores), reach, None);
         self.wanted.resize(index.tokens.div_ceil(64), 0);
         for &id in truth {
             self.wanted[id as usize / 64] |= 1 << (id % 64);

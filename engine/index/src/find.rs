@@ -1,5 +1,6 @@
 //! Candidates of one query head in one indexed span.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use attention::Rows;
@@ -9,12 +10,16 @@ use crate::graph::{ENTRY_GROUPS, ENTRY_MEMBERS, Stop, Walk};
 use crate::span::{Finder, SpanIndex};
 use crate::summary::Summary;
 
+/// How many spreads above its group's mean a key may be expected. Lower leaves more unscored and needs a wider pool.
+const PROMISE: f32 = 3.5;
+
 /// What a search works in; `ids` and `scores` of the walk hold its result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Finding {
     pub walk: Walk,
     groups: Option<TopK>,
     best: Vec<(f32, u32)>,
+    bounds: Vec<f32>,
     /// Keys scored by the last search.
     pub keys_scored: usize,
     /// Bytes of edges read by the last search.
@@ -23,13 +28,13 @@ pub(crate) struct Finding {
 
 impl Finding {
     /// Scores the keys that the index proposes: `walk.ids` with `walk.scores` (raw q . k), each key once, hidden ones
-    /// included. `group_scores` are the products of `q` with the summary's means.
+    /// perhaps included. `group_scores` are the products of `q` with the summary's means.
     pub fn search(
         &mut self,
         k: &Kernels,
         (index, keys): (&SpanIndex, &Rows<'_>),
         (q, group_scores): (&[f32], &[f32]),
-        width: usize,
+        (width, visible): (usize, &Range<usize>),
         deadline: Option<Instant>,
     ) {
         self.edge_bytes = 0;
@@ -40,7 +45,7 @@ impl Finding {
                 self.rescore(k, keys, q);
             }
             Finder::Summary => {
-                self.best_groups(group_scores, width);
+                self.best_groups(&index.summary, group_scores, width, visible);
                 self.walk.clear();
                 for &(_, group) in &self.best {
                     self.walk.ids.extend_from_slice(index.summary.members(group as usize));
@@ -48,9 +53,12 @@ impl Finding {
                 self.rescore(k, keys, q);
             }
             Finder::Graph(graph) => {
-                self.best_groups(group_scores, ENTRY_GROUPS);
+                let within = index.walked(visible);
+                self.best_groups(&index.summary, group_scores, ENTRY_GROUPS, &within);
                 let entries = entries(&index.summary, &self.best);
-                self.walk.run(k, (graph, keys), q, entries, Stop { width, deadline });
+                index.summary.bounds(q, group_scores, PROMISE, &mut self.bounds);
+                let promise = |id: u32| self.bounds[index.summary.group_of(id as usize)];
+                self.walk.run(k, (graph, keys), (q, promise), entries, &Stop { width, within, deadline });
                 self.keys_scored = self.walk.ids.len();
                 self.edge_bytes = self.walk.edges_read * 4;
             }
@@ -70,10 +78,20 @@ impl Finding {
         self.keys_scored = walk.ids.len();
     }
 
-    fn best_groups(&mut self, group_scores: &[f32], count: usize) {
+    /// The best groups with an entry within `visible`.
+    fn best_groups(&mut self, summary: &Summary, scores: &[f32], count: usize, visible: &Range<usize>) {
         let top = self.groups.get_or_insert_with(|| TopK::new(count));
         top.reset(count);
-        top.push_run(group_scores, 0);
+        if visible.start == 0 && visible.end >= summary.tokens() {
+            top.push_run(scores, 0);
+        } else {
+            for (group, &score) in scores.iter().enumerate() {
+                let mut entries = summary.members(group).iter().take(ENTRY_MEMBERS);
+                if entries.any(|&id| visible.contains(&(id as usize))) {
+                    top.push(score, group as u32);
+                }
+            }
+        }
         self.best.clear();
         top.drain_sorted(&mut self.best);
     }

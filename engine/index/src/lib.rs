@@ -26,7 +26,7 @@ mod select;
 mod span;
 mod summary;
 
-pub use build::build;
+pub use build::{build, build_with};
 pub use error::BuildError;
 pub use params::{BuildParams, BuildQueries, Kind};
 pub use scratch::Scratch;

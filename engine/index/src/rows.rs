@@ -36,7 +36,7 @@ impl QueryRows {
         self.first.windows(2).map(|w| &self.ids[w[0]..w[1]])
     }
 
-    /// The `length` nearest visible keys of every query head at the given positions. Blocked products, O(positions x
+    /// The `length` nearest visible keys of every query head at the given positions, in their order. Blocked products, O(positions x
     /// visible keys), no n x n buffer.
     pub fn exact(
         k: &Kernels,
@@ -49,9 +49,9 @@ impl QueryRows {
         let per_block = (QUERY_BLOCK / group).max(1);
         let starts: Vec<usize> = positions.clone().step_by(per_block).collect();
         let blocks: Vec<Vec<Vec<u32>>> = starts
-            .par_iter()
-            .map(|&start| {
-                let block = start..(start + per_block).min(positions.end);
+            .into_par_iter()
+            .map(|start| start..(start + per_block).min(positions.end))
+            .map(|block| {
                 let mut q = vec![0f32; block.len() * group * dim];
                 k.f16_to_f32(&queries.q[block.start * group * dim..block.end * group * dim], &mut q);
                 nearest(k, keys, &q, &queries.visible[block], group, length)

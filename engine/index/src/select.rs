@@ -215,12 +215,14 @@ impl Step<'_, '_> {
     ) {
         let groups = index.summary.groups();
         let scores = &scratch.group_scores[s][head * groups..(head + 1) * groups];
-        let width = match self.ask.deadline {
-            Some(at) if Instant::now() >= at => 1,
-            _ => index.width_for(n, view.visible.len(), self.ask.width),
+        let late = self.ask.deadline.is_some_and(|at| Instant::now() >= at);
+        let width = match late {
+            true => 1,
+            false => index.width_for(n, &view.visible, self.ask.width),
         };
         let finding = &mut scratch.finding;
-        finding.search(self.k, (index, &view.keys), (self.query(head), scores), width, self.ask.deadline);
+        let query = (self.query(head), scores);
+        finding.search(self.k, (index, &view.keys), query, (width, &view.visible), self.ask.deadline);
         let top = &mut scratch.tops[head];
         let found = finding.walk.scores.iter().zip(&finding.walk.ids);
         if view.visible == (0..index.tokens) {
@@ -230,7 +232,7 @@ impl Step<'_, '_> {
                 .filter(|&(_, &id)| view.visible.contains(&(id as usize)))
                 .for_each(|(&score, &id)| top.push(score, scratch.base[s] + id));
         }
-        self.stats.deadline_hit |= finding.walk.late || width == 1;
+        self.stats.deadline_hit |= finding.walk.late || late;
         self.stats.keys_scored += finding.keys_scored as f64;
         self.stats.bytes_read += (finding.keys_scored * view.keys.dim() * 2 + finding.edge_bytes) as f64;
     }

@@ -1,5 +1,6 @@
 //! The index of one span of one KV head.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -118,13 +119,24 @@ impl SpanIndex {
         self.summary.bytes() + finder
     }
 
-    /// The width for the best `k` when only `visible` of the tokens may be returned. More wanted, or more hidden,
-    /// widens in proportion; fewer wanted narrows with the square root, since the best few need as good an entry.
-    pub(crate) fn width_for(&self, k: usize, visible: usize, base: Option<usize>) -> usize {
+    /// What a walk may pass through to find the visible. Keys beyond the visible end are close to the query in position,
+    /// which draws the walk away from what it may return, so they are left out; unless so much is hidden that what is
+    /// left may fall apart.
+    pub(crate) fn walked(&self, visible: &Range<usize>) -> Range<usize> {
+        if visible.len() * 2 >= self.tokens { visible.clone() } else { 0..self.tokens }
+    }
+
+    /// The width for the best `k`. More wanted, or more hidden keys on the way, widens in proportion; fewer wanted
+    /// narrows with the square root, since the best few need as good an entry.
+    pub(crate) fn width_for(&self, k: usize, visible: &Range<usize>, base: Option<usize>) -> usize {
         let base = base.unwrap_or(self.width) as f64;
         let wanted = k as f64 / self.calibrate_k.max(1) as f64;
         let wanted = if wanted < 1.0 { wanted.sqrt() } else { wanted };
-        let hidden = self.tokens as f64 / visible.max(1) as f64;
-        ((base * wanted * hidden).ceil() as usize).clamp(8, self.tokens.max(8))
+        let hidden = match self.finder {
+            Finder::Graph(_) => self.walked(visible).len() as f64 / visible.len().max(1) as f64,
+            Finder::Hnsw(_) => self.tokens as f64 / visible.len().max(1) as f64,
+            Finder::Flat | Finder::Summary => 1.0,
+        };
+        ((base * wanted * hidden).ceil() as usize).clamp(1, self.tokens)
     }
 }

@@ -3,6 +3,7 @@
 //! The pool bounds only what is expanded. Every key that is scored on the way is offered to the caller, so a pool
 //! narrower than the number of wanted tokens is enough. Nothing is allocated per query once the memory has grown.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use attention::Rows;
@@ -16,11 +17,13 @@ const CLOCK_EVERY: usize = 64;
 /// Marks an expanded entry of the pool; ids are 31 bits.
 const EXPANDED: u32 = 1 << 31;
 
-/// When a walk ends before its pool is exhausted.
-#[derive(Clone, Copy, Debug)]
+/// Where a walk may go and when it ends.
+#[derive(Clone, Debug)]
 pub(crate) struct Stop {
     /// Entries of the pool.
     pub width: usize,
+    /// Keys that may be scored; others are not even passed through.
+    pub within: Range<usize>,
     /// The moment to stop at, whatever was found.
     pub deadline: Option<Instant>,
 }
@@ -43,21 +46,22 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// Walks from `entries` with the query `q`; afterwards `ids` and `scores` hold every key that was scored, once.
+    /// Walks from `entries` with the query `q`. A key is not even scored while its promise, a score it hardly exceeds, is
+    /// below everything in a full pool. Afterwards `ids` and `scores` hold every key that was scored, once.
     pub fn run(
         &mut self,
         k: &Kernels,
         (graph, keys): (&Graph, &Rows<'_>),
-        q: &[f32],
+        (q, promise): (&[f32], impl Fn(u32) -> f32),
         entries: impl Iterator<Item = u32>,
-        stop: Stop,
+        stop: &Stop,
     ) {
         self.clear();
         let words = graph.len().div_ceil(64);
         if self.seen.len() < words {
             self.seen.resize(words, 0);
         }
-        self.score_new(k, keys, q, entries);
+        self.score_new(k, keys, q, &stop.within, entries);
         self.admit(0, stop.width);
         let (mut next, mut expanded) = (0, 0);
         while let Some(&(_, id)) = self.pool.get(next) {
@@ -74,7 +78,9 @@ impl Walk {
             let from = self.ids.len();
             let edges = graph.edges(id);
             self.edges_read += edges.len();
-            self.score_new(k, keys, q, edges.iter().copied());
+            let worst = if self.pool.len() < stop.width { f32::NEG_INFINITY } else { self.worst() };
+            let promising = edges.iter().copied().filter(|&id| promise(id) >= worst);
+            self.score_new(k, keys, q, &stop.within, promising);
             next = self.admit(from, stop.width).min(next + 1);
         }
         for &id in &self.ids {
@@ -91,12 +97,19 @@ impl Walk {
         self.edges_read = 0;
     }
 
-    /// Scores those of `candidates` that were not scored before.
-    fn score_new(&mut self, k: &Kernels, keys: &Rows<'_>, q: &[f32], candidates: impl Iterator<Item = u32>) {
+    /// Scores those of `candidates` within the range that were not scored before.
+    fn score_new(
+        &mut self,
+        k: &Kernels,
+        keys: &Rows<'_>,
+        q: &[f32],
+        within: &Range<usize>,
+        candidates: impl Iterator<Item = u32>,
+    ) {
         let from = self.ids.len();
         for id in candidates {
             let (word, bit) = (id as usize / 64, 1u64 << (id % 64));
-            if self.seen[word] & bit == 0 {
+            if self.seen[word] & bit == 0 && within.contains(&(id as usize)) {
                 self.seen[word] |= bit;
                 self.ids.push(id);
             }
@@ -104,6 +117,10 @@ impl Walk {
         self.scores.resize(self.ids.len(), 0.0);
         let rows = self.ids[from..].iter().map(|&id| keys.row(id as usize));
         k.dot_gather(q, keys.dim(), rows, &mut self.scores[from..]);
+    }
+
+    fn worst(&self) -> f32 {
+        self.pool.last().map_or(f32::NEG_INFINITY, |p| p.0)
     }
 
     /// Brings the scores from `from` on into the pool; returns the first place that changed.

@@ -26,6 +26,8 @@ pub(crate) struct Summary {
     value_dim: usize,
     /// [groups, dim], the exact mean rounded once.
     means: Vec<f16>,
+    /// Root mean square of a key's deviation from its mean along one direction: [groups].
+    spreads: Vec<f32>,
     /// [groups, value_dim].
     value_sums: Vec<f32>,
     /// The group of each token: [tokens].
@@ -67,14 +69,16 @@ impl Summary {
             dim: keys.dim(),
             value_dim: values.dim(),
             means: Vec::with_capacity(built.len() * keys.dim()),
+            spreads: Vec::with_capacity(built.len()),
             value_sums: Vec::with_capacity(built.len() * values.dim()),
             group_of: vec![0; tokens],
             first: vec![0],
             members: Vec::with_capacity(tokens),
             segments,
         };
-        for (group, Group { mean, value_sum, members }) in built.into_iter().enumerate() {
+        for (group, Group { mean, spread, value_sum, members }) in built.into_iter().enumerate() {
             summary.means.extend_from_slice(&mean);
+            summary.spreads.push(spread);
             summary.value_sums.extend_from_slice(&value_sum);
             for &token in &members {
                 summary.group_of[token as usize] = group as u32;
@@ -83,6 +87,11 @@ impl Summary {
             summary.first.push(summary.members.len() as u32);
         }
         summary
+    }
+
+    /// The number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.group_of.len()
     }
 
     /// The number of groups.
@@ -110,10 +119,18 @@ impl Summary {
         k.dot_rows(q, self.dim, &self.means, out);
     }
 
+    /// A product with q that a member of a group rarely exceeds: `factor` spreads above the mean's, for each group.
+    pub fn bounds(&self, q: &[f32], scores: &[f32], factor: f32, out: &mut Vec<f32>) {
+        let reach = factor * q.iter().map(|x| x * x).sum::<f32>().sqrt();
+        out.clear();
+        out.extend(scores.iter().zip(&self.spreads).map(|(s, spread)| s + reach * spread));
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         2 * self.means.len()
             + 4 * (self.value_sums.len()
+                + self.spreads.len()
                 + self.group_of.len()
                 + self.first.len()
                 + self.members.len()
@@ -123,6 +140,7 @@ impl Summary {
 
 struct Group {
     mean: Vec<f16>,
+    spread: f32,
     value_sum: Vec<f32>,
     members: Vec<u32>,
 }
@@ -140,8 +158,10 @@ fn describe(k: &Kernels, keys: &Rows<'_>, values: &Rows<'_>, members: Vec<u32>) 
     let mut order: Vec<(f32, u32)> =
         members.iter().map(|&t| (k.l2_sq_f16(&mean, keys.row(t as usize)), t)).collect();
     order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let square: f32 = order.iter().map(|o| o.0).sum();
     Group {
         mean,
+        spread: (square / (members.len() * keys.dim()) as f32).sqrt(),
         value_sum: value_sum.iter().map(|&s| s as f32).collect(),
         members: order.into_iter().map(|o| o.1).collect(),
     }

@@ -1,0 +1,6 @@
+//! Laws of the index over small data that the tests make.
+
+mod attend;
+mod data;
+mod golden;
+mod hard;
