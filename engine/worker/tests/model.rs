@@ -242,9 +242,9 @@ fn bad_gguf_files_are_named_with_the_field_or_tensor() {
     assert!(refusal(&path).0.contains("output_norm.weight"));
 
     let mut reshaped = weights.clone();
-    reshaped.get_mut("model.layers.0.self_attn.v_proj.weight").unwrap().0.reverse();
+    reshaped.get_mut("model.layers.0.mlp.down_proj.weight").unwrap().0.reverse();
     model.write_gguf_with(&path, &reshaped, |_| {});
-    assert!(refusal(&path).0.contains("blk.0.attn_v.weight"));
+    assert!(refusal(&path).0.contains("blk.0.ffn_down.weight"));
 
     std::fs::write(&path, b"not a model at all, but long enough").unwrap();
     assert!(refusal(&path).0.contains("not a GGUF file"));
