@@ -6,29 +6,41 @@
 use crate::calibrate::{Trial, Trials};
 use crate::span::{Finder, SpanIndex};
 
-/// Cost of a key scored by the walk: a random read, its edges, the pool.
-const WALK: f64 = 6.0;
+/// Cost of a key scored by the walk: random reads of its edges, its group and its row, and the pool.
+const WALK: f64 = 12.0;
 /// Cost of a key scored by a summary scan: a random read.
 const SCAN: f64 = 2.5;
+/// No graph has met the target with fewer keys, so a cheaper summary scan needs no graph to compare with.
+const FEWEST_WALKED: f64 = 700.0;
 
-/// Replaces the graph of `index` by a summary or flat scan where that is cheaper, or where the graph misses the target.
-pub(crate) fn choose(index: &mut SpanIndex, trials: &Trials<'_>, target: f32) {
-    let graph = trials.narrowest(index, target);
-    let finder = std::mem::replace(&mut index.finder, Finder::Summary);
-    let summary = trials.narrowest(index, target);
-    let flat = Trial { width: 1, recall: 1.0, scored: index.tokens as f64 };
+/// Makes `index` search by summary, by the graph that `graph` builds, or flat: the cheapest that meets the target.
+pub(crate) fn choose(
+    index: &mut SpanIndex,
+    trials: &Trials<'_>,
+    target: f32,
+    graph: impl FnOnce(&SpanIndex) -> Finder,
+) {
     let cost = |trial: &Trial, factor: f64| {
         if trial.recall >= target { trial.scored * factor } else { f64::INFINITY }
     };
-    let (by_graph, by_summary) = (cost(&graph, WALK), cost(&summary, SCAN));
-    let trial = if by_graph <= by_summary && by_graph < flat.scored {
-        index.finder = finder;
-        graph
-    } else if by_summary < flat.scored {
-        summary
-    } else {
-        index.finder = Finder::Flat;
-        flat
-    };
-    (index.width, index.recall) = (trial.width, Some(trial.recall));
+    index.set_finder(Finder::Summary);
+    let summary = trials.narrowest(index, target);
+    let flat = Trial { width: 1, recall: 1.0, scored: index.tokens as f64 };
+    let by_summary = cost(&summary, SCAN);
+    let mut best = if by_summary < flat.scored { summary } else { flat };
+    let least = by_summary.min(flat.scored);
+    if best == flat {
+        index.set_finder(Finder::Flat);
+    }
+    if least > FEWEST_WALKED * WALK {
+        let finder = graph(index);
+        let before = std::mem::replace(&mut index.finder, finder);
+        let walk = trials.narrowest(index, target);
+        if cost(&walk, WALK) < least {
+            best = walk;
+        } else {
+            index.finder = before;
+        }
+    }
+    (index.width, index.recall) = (best.width, Some(best.recall));
 }

@@ -48,43 +48,40 @@ pub fn build_with(
     let summary = Summary::build(k, keys, values, params.keys_per_mean);
     stats.summary = start.elapsed();
 
+    let split = split(queries);
     let kind = match params.kind {
-        Kind::Auto if keys.len() < SHORT => Kind::Flat,
+        // Without held-back queries nothing could tell whether an index meets the target.
+        Kind::Auto if keys.len() < SHORT || split.held_back.is_empty() => Kind::Flat,
         kind => kind,
     };
-    let split = split(queries);
-    let start = Instant::now();
-    let truth = match kind {
-        Kind::Flat => QueryRows::empty(),
-        _ => QueryRows::exact(k, keys, queries, split.held_back.clone(), params.calibrate_k),
-    };
-    let rows = match kind {
-        Kind::Auto | Kind::Graph => QueryRows::exact(k, keys, queries, split.used.clone(), params.row_length),
-        _ => QueryRows::empty(),
-    };
-    (stats.rows, stats.rows_used, stats.rows_held_back) = (start.elapsed(), rows.len(), truth.len());
-
-    let start = Instant::now();
-    let finder = match kind {
-        Kind::Flat => Finder::Flat,
-        Kind::Summary => Finder::Summary,
-        Kind::Hnsw => Finder::Hnsw(Box::new(Hnsw::build(k, keys))),
-        Kind::Auto | Kind::Graph => Finder::Graph(Graph::build(k, keys, &summary, &rows, params)),
-    };
-    stats.graph = start.elapsed();
-
-    let start = Instant::now();
-    let mut index = SpanIndex::new(keys.len(), summary, finder, params.calibrate_k);
-    if truth.len() > 0 {
+    let mut index = SpanIndex::new(keys.len(), summary, Finder::Flat, params.calibrate_k);
+    if kind != Kind::Flat {
+        let start = Instant::now();
+        let truth = QueryRows::exact(k, keys, queries, split.held_back.clone(), params.calibrate_k);
+        (stats.rows, stats.rows_held_back) = (start.elapsed(), truth.len());
         let trials = Trials::new(k, keys, queries, split.held_back, (&truth, params.calibrate_k));
-        if kind == Kind::Auto {
-            auto::choose(&mut index, &trials, params.target_recall);
-        } else {
+        let graph = |index: &SpanIndex, stats: &mut BuildStats| {
+            let start = Instant::now();
+            let rows = QueryRows::exact(k, keys, queries, split.used.clone(), params.row_length);
+            (stats.rows, stats.rows_used) = (stats.rows + start.elapsed(), rows.len());
+            let start = Instant::now();
+            let graph = Graph::build(k, keys, &index.summary, &rows, params);
+            stats.graph = start.elapsed();
+            Finder::Graph(graph)
+        };
+        let start = Instant::now();
+        match kind {
+            Kind::Auto => auto::choose(&mut index, &trials, params.target_recall, |i| graph(i, &mut stats)),
+            Kind::Graph => index.set_finder(graph(&index, &mut stats)),
+            Kind::Hnsw => index.set_finder(Finder::Hnsw(Box::new(Hnsw::build(k, keys)))),
+            Kind::Summary | Kind::Flat => index.set_finder(Finder::Summary),
+        }
+        if kind != Kind::Auto && truth.len() > 0 {
             let trial = trials.narrowest(&index, params.target_recall);
             (index.width, index.recall) = (trial.width, Some(trial.recall));
         }
+        stats.search = start.elapsed();
     }
-    stats.calibration = start.elapsed();
     tracing::debug!(tokens = keys.len(), kind = %index.kind(), width = index.width, ?stats, "index built");
     index.stats = stats;
     Ok(index)

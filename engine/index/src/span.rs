@@ -25,21 +25,14 @@ pub struct BuildStats {
     pub summary: Duration,
     /// Wall time of the exact rows of the build queries.
     pub rows: Duration,
-    /// Wall time of the graph (or of hnsw_rs).
+    /// Wall time of the graph from these rows.
     pub graph: Duration,
-    /// Wall time of the calibration.
-    pub calibration: Duration,
+    /// Wall time of everything after the rows of the held-back queries: building (`graph` included) and calibration.
+    pub search: Duration,
     /// Query rows (positions x query heads) that the graph was built from.
     pub rows_used: usize,
     /// Query rows that were held back for the calibration.
     pub rows_held_back: usize,
-}
-
-impl BuildStats {
-    /// All of the wall time.
-    pub fn total(&self) -> Duration {
-        self.summary + self.rows + self.graph + self.calibration
-    }
 }
 
 /// Numbers that identify an index within this process, so that scratch memory can keep what it computed for it.
@@ -60,22 +53,29 @@ pub struct SpanIndex {
 
 impl SpanIndex {
     pub(crate) fn new(tokens: usize, summary: Summary, finder: Finder, calibrate_k: usize) -> SpanIndex {
-        let width = match &finder {
-            Finder::Flat => 1,
-            Finder::Summary => summary.groups().div_ceil(8),
-            Finder::Graph(_) => calibrate_k.max(32) * 2,
-            Finder::Hnsw(_) => calibrate_k.max(32) * 4,
-        };
-        SpanIndex {
+        let mut index = SpanIndex {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             tokens,
             summary,
-            finder,
-            width,
+            finder: Finder::Flat,
+            width: 1,
             calibrate_k,
             recall: None,
             stats: BuildStats::default(),
-        }
+        };
+        index.set_finder(finder);
+        index
+    }
+
+    /// Changes how it searches, at a width that stands until a calibration finds a better one.
+    pub(crate) fn set_finder(&mut self, finder: Finder) {
+        self.width = match &finder {
+            Finder::Flat => 1,
+            Finder::Summary => self.summary.groups().div_ceil(8),
+            Finder::Graph(_) => self.calibrate_k.max(32) * 2,
+            Finder::Hnsw(_) => self.calibrate_k.max(32) * 4,
+        };
+        self.finder = finder;
     }
 
     /// How it searches; never `Auto`.

@@ -21,7 +21,7 @@ fn attend(
     group: usize,
     budget: Budget,
     estimate: bool,
-) -> (Vec<Partial>, Vec<Vec<(u32, u32)>>) {
+) -> (Vec<Partial>, index::Chosen) {
     let (mut out, mut ids) = (neutral(group, views[0].values.dim()), Vec::new());
     let ask = ask(q, group, budget, estimate);
     attend_spans(&Kernels::native(), views, &[], &ask, &mut Scratch::new(), &mut out, Some(&mut ids));
