@@ -220,9 +220,9 @@ impl Kernels {
         unsafe { (self.table.f32_to_f16)(src, dst) }
     }
 
-    /// A hint to bring all cache lines of `row` near.
+    /// A hint to bring all cache lines of `row` (a stored row, a list of edges) near.
     #[inline]
-    pub fn prefetch(&self, row: &[f16]) {
+    pub fn prefetch<T>(&self, row: &[T]) {
         const LINE: usize = 64;
         let first = row.as_ptr().cast::<u8>();
         let lines = (first.addr() % LINE + size_of_val(row)).div_ceil(LINE);

@@ -43,3 +43,35 @@ pub(super) fn from_entries(lists: &[Vec<u32>], summary: &Summary) -> Vec<bool> {
     }
     reached
 }
+
+#[cfg(test)]
+mod tests {
+    use attention::Rows;
+    use half::f16;
+    use kernels::Kernels;
+
+    use super::*;
+
+    fn reaches_all(key: impl Fn(usize) -> f32, mut lists: Vec<Vec<u32>>) -> usize {
+        let n = lists.len();
+        let keys: Vec<f16> = (0..n * 4).map(|i| f16::from_f32(key(i))).collect();
+        let rows = Rows::contiguous(&keys, 4);
+        let summary = Summary::build(&Kernels::native(), &rows, &rows, 64);
+        let linked = link_orphans(&mut lists, &summary);
+        assert!(from_entries(&lists, &summary).iter().all(|&r| r));
+        linked
+    }
+
+    #[test]
+    fn every_key_is_reachable() {
+        let spread = |i: usize| (i * 7919 % 1013) as f32 / 100.0;
+        assert!(reaches_all(spread, vec![Vec::new(); 3000]) > 0, "no edges at all");
+        assert!(
+            reaches_all(|_| 1.0, vec![vec![0, 1]; 1000]) > 0,
+            "identical keys that all point to the same two"
+        );
+        let chain = (0..500).map(|i| vec![(i + 1) % 500]).collect();
+        assert_eq!(reaches_all(spread, chain), 0, "a ring needs no link");
+        assert_eq!(reaches_all(spread, vec![Vec::new()]), 0, "a single key is an entry");
+    }
+}

@@ -61,7 +61,7 @@ impl Walk {
         if self.seen.len() < words {
             self.seen.resize(words, 0);
         }
-        self.score_new(k, keys, q, &stop.within, entries);
+        self.score_new(k, keys, q, entries, |id| stop.within.contains(&(id as usize)));
         self.admit(0, stop.width);
         let (mut next, mut expanded) = (0, 0);
         while let Some(&(_, id)) = self.pool.get(next) {
@@ -79,9 +79,14 @@ impl Walk {
             let edges = graph.edges(id);
             self.edges_read += edges.len();
             let worst = if self.pool.len() < stop.width { f32::NEG_INFINITY } else { self.worst() };
-            let promising = edges.iter().copied().filter(|&id| promise(id) >= worst);
-            self.score_new(k, keys, q, &stop.within, promising);
+            self.score_new(k, keys, q, edges.iter().copied(), |id| {
+                stop.within.contains(&(id as usize)) && promise(id) >= worst
+            });
             next = self.admit(from, stop.width).min(next + 1);
+            // The lists that are most likely read next, while the pool is looked at.
+            for &(_, id) in self.pool.iter().skip(next).filter(|p| p.1 & EXPANDED == 0).take(2) {
+                k.prefetch(graph.edges(id));
+            }
         }
         for &id in &self.ids {
             self.seen[id as usize / 64] = 0;
@@ -97,19 +102,19 @@ impl Walk {
         self.edges_read = 0;
     }
 
-    /// Scores those of `candidates` within the range that were not scored before.
+    /// Scores those of `candidates` that are admitted and were not scored before.
     fn score_new(
         &mut self,
         k: &Kernels,
         keys: &Rows<'_>,
         q: &[f32],
-        within: &Range<usize>,
         candidates: impl Iterator<Item = u32>,
+        admitted: impl Fn(u32) -> bool,
     ) {
         let from = self.ids.len();
         for id in candidates {
             let (word, bit) = (id as usize / 64, 1u64 << (id % 64));
-            if self.seen[word] & bit == 0 && within.contains(&(id as usize)) {
+            if self.seen[word] & bit == 0 && admitted(id) {
                 self.seen[word] |= bit;
                 self.ids.push(id);
             }
