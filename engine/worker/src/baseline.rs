@@ -61,7 +61,13 @@ impl FullCache {
     }
 
     /// Attention of one query position of one KV head: `q` is `[group, dim]`.
-    fn attend_one(&self, (layer, head): (usize, usize), position: u64, q: &[f32], scratch: &mut HeadScratch) -> Vec<Partial> {
+    fn attend_one(
+        &self,
+        (layer, head): (usize, usize),
+        position: u64,
+        q: &[f32],
+        scratch: &mut HeadScratch,
+    ) -> Vec<Partial> {
         let (dim, group) = (self.shape.dim, self.shape.group());
         let (k, v) = &self.heads[layer][head];
         let (keys, values) = (Rows::contiguous(k, dim), Rows::contiguous(v, dim));
@@ -117,15 +123,18 @@ impl LayerAttention for FullCache {
         let (dim, group) = (self.shape.dim, self.shape.group());
         let q_row = self.shape.q_heads * dim;
         let mut out = vec![0.0; block.tokens * q_row];
-        out.par_chunks_mut(group * dim).enumerate().for_each_init(HeadScratch::default, |scratch, (job, out)| {
-            let (i, head) = (job / self.shape.kv_heads, job % self.shape.kv_heads);
-            let at = i * q_row + head * group * dim;
-            let q = &block.q[at..at + group * dim];
-            let partials = self.attend_one((block.layer, head), block.begin + i as u64, q, scratch);
-            for (partial, out) in partials.iter().zip(out.chunks_mut(dim)) {
-                out.copy_from_slice(&partial.o);
-            }
-        });
+        out.par_chunks_mut(group * dim).enumerate().for_each_init(
+            HeadScratch::default,
+            |scratch, (job, out)| {
+                let (i, head) = (job / self.shape.kv_heads, job % self.shape.kv_heads);
+                let at = i * q_row + head * group * dim;
+                let q = &block.q[at..at + group * dim];
+                let partials = self.attend_one((block.layer, head), block.begin + i as u64, q, scratch);
+                for (partial, out) in partials.iter().zip(out.chunks_mut(dim)) {
+                    out.copy_from_slice(&partial.o);
+                }
+            },
+        );
         Ok(out)
     }
 }

@@ -107,7 +107,8 @@ impl Decode {
             .map(|i| {
                 let position = block.begin + i as u64;
                 let range = self.window.spec().remote(position + 1);
-                let q = if range.is_empty() { Vec::new() } else { block.q[i * q_row..(i + 1) * q_row].to_vec() };
+                let q =
+                    if range.is_empty() { Vec::new() } else { block.q[i * q_row..(i + 1) * q_row].to_vec() };
                 RowAsk {
                     layer: block.layer as u32,
                     begin: range.start,

@@ -86,8 +86,14 @@ impl<'m> Sequence<'m> {
         }))?;
         let session = Arc::new(session);
         let window = WindowCache::new(spec.window, shape);
-        let prefill =
-            Prefill::new(session.clone(), runtime.clone(), shape, description, window, (prompt.len(), spec.seed));
+        let prefill = Prefill::new(
+            session.clone(),
+            runtime.clone(),
+            shape,
+            description,
+            window,
+            (prompt.len(), spec.seed),
+        );
         let mut watched = Watched { inner: prefill, on_layer: &mut on_layer };
         let (hidden, _) = forward(model, prompt, 0, &mut watched)?;
         let (window, committed, prefill_kv_bytes) = watched.inner.finish()?;
@@ -97,8 +103,14 @@ impl<'m> Sequence<'m> {
             prompt.len()
         );
         let logits = model.head(&hidden.narrow(0, prompt.len() - 1, 1)?)?;
-        let decode =
-            Decode::new(session.clone(), runtime.clone(), (shape, description), window, committed, spec.spending);
+        let decode = Decode::new(
+            session.clone(),
+            runtime.clone(),
+            (shape, description),
+            window,
+            committed,
+            spec.spending,
+        );
         let tokens = prompt.len() as u64;
         let report = StepReport::default();
         let sequence = Self { model, runtime, session, decode, tokens, prefill_kv_bytes, report };
@@ -173,7 +185,11 @@ impl<'m> Sequence<'m> {
     /// Drops every token after the checkpoint, on the shards too.
     pub fn rewind(&mut self, to: &Checkpoint) -> anyhow::Result<()> {
         let committed = self.runtime.block_on(self.session.truncate(to.tokens)).context("rewinding")?;
-        anyhow::ensure!(committed == to.tokens, "the shards hold {committed} tokens after a truncation to {}", to.tokens);
+        anyhow::ensure!(
+            committed == to.tokens,
+            "the shards hold {committed} tokens after a truncation to {}",
+            to.tokens
+        );
         self.decode.rewind(to.window.clone(), committed);
         self.tokens = to.tokens;
         Ok(())

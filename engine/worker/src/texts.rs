@@ -59,7 +59,11 @@ pub fn gather(
     Ok(texts)
 }
 
-fn read(file: &Path, encode: &impl Fn(&str) -> anyhow::Result<Vec<u32>>, tokens: usize) -> anyhow::Result<Text> {
+fn read(
+    file: &Path,
+    encode: &impl Fn(&str) -> anyhow::Result<Vec<u32>>,
+    tokens: usize,
+) -> anyhow::Result<Text> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
     let mut ids = encode(&text)?;
     anyhow::ensure!(ids.len() >= tokens, "{}: has {} tokens; {tokens} are needed", file.display(), ids.len());
@@ -72,6 +76,9 @@ fn stdlib() -> anyhow::Result<PathBuf> {
         .args(["-c", "import sysconfig; print(sysconfig.get_paths()['stdlib'])"])
         .output()
         .context("python3 is needed to find default texts; name files with --text")?;
-    anyhow::ensure!(out.status.success(), "python3 could not name its standard library; name files with --text");
+    anyhow::ensure!(
+        out.status.success(),
+        "python3 could not name its standard library; name files with --text"
+    );
     Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).trim()))
 }

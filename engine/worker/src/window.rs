@@ -139,7 +139,14 @@ impl WindowCache {
 
     /// Merges the attention of the query at `position` over sink and window into `out` (`q_heads` partials).
     /// `q` is `[q_heads, dim]`.
-    pub fn attend(&self, at: (usize, u64), q: &[f32], description: &Description, scratch: &mut Scratch, out: &mut [Partial]) {
+    pub fn attend(
+        &self,
+        at: (usize, u64),
+        q: &[f32],
+        description: &Description,
+        scratch: &mut Scratch,
+        out: &mut [Partial],
+    ) {
         let (layer, position) = at;
         let state = &self.layers[layer];
         let (dim, group) = (self.shape.dim, self.shape.group());
@@ -154,7 +161,10 @@ impl WindowCache {
         for head in 0..self.shape.kv_heads {
             let q = &q[head * group * dim..(head + 1) * group * dim];
             let out = &mut out[head * group..(head + 1) * group];
-            let parts = [(&state.sink[head], sink.clone(), 0), (&state.recent[head], window.clone(), state.recent_begin)];
+            let parts = [
+                (&state.sink[head], sink.clone(), 0),
+                (&state.recent[head], window.clone(), state.recent_begin),
+            ];
             for (rows, range, first) in parts {
                 if range.is_empty() {
                     continue;

@@ -20,7 +20,11 @@ impl Daemon {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let (address, http) = (free(), free());
         let binary = Path::new(env!("CARGO_BIN_EXE_recollect")).with_file_name("recollectd");
-        assert!(binary.is_file(), "{} is absent; build it first: cargo build --release --bins", binary.display());
+        assert!(
+            binary.is_file(),
+            "{} is absent; build it first: cargo build --release --bins",
+            binary.display()
+        );
         let child = Command::new(binary)
             .args(["serve", "--listen", &address, "--http", &http])
             .stdout(Stdio::null())
@@ -56,7 +60,8 @@ fn generate(model: &Path, prompt: &Path, more: &[&str]) -> serde_json::Value {
     let output = recollect(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let stdout = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<serde_json::Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let summary = lines.last().unwrap().clone();
     assert_eq!(summary["new_tokens"].as_u64().unwrap() as usize, lines.len() - 1);
     summary
@@ -109,7 +114,11 @@ fn bad_input_is_one_line_with_the_right_code() {
         std::iter::once("generate").chain(long).chain(more.iter().copied()).map(str::to_owned).collect()
     };
     let cases: Vec<(Vec<String>, i32, &str)> = vec![
-        (vec!["generate".into(), "--model".into(), model.into(), "--prompt".into(), String::new()], 64, "prompt"),
+        (
+            vec!["generate".into(), "--model".into(), model.into(), "--prompt".into(), String::new()],
+            64,
+            "prompt",
+        ),
         (with(&["--rope-scale", "none", "--max-new", "70000"]), 64, "context"),
         (with(&["--memory", "64KiB"]), 1, "memory"),
         (with(&["--memory", "lots"]), 64, "--memory"),

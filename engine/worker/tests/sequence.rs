@@ -37,7 +37,8 @@ fn bench(model: &TinyModel, shards: usize, context: u64) -> Bench {
     let cluster = {
         let _inside = runtime.enter();
         let shards = (0..shards).map(|i| {
-            Arc::new(EmbeddedShard::start(format!("embedded-{i}"), NodeConfig::default()).unwrap()) as Arc<dyn Shard>
+            Arc::new(EmbeddedShard::start(format!("embedded-{i}"), NodeConfig::default()).unwrap())
+                as Arc<dyn Shard>
         });
         let shards = shards.collect();
         runtime.block_on(Cluster::new(shards)).unwrap()
@@ -69,7 +70,8 @@ fn the_worker_holds_sink_window_and_a_chunk_at_32k_tokens() {
     let spec = spec(Budget::TopK(100), true, WINDOW);
     let at = (bench.runtime.handle().clone(), &bench.cluster);
     let prompt = tokens(32_768, 1);
-    let (mut sequence, mut logits) = Sequence::start(&bench.loaded.llama, at, &prompt, &spec, |_| ()).unwrap();
+    let (mut sequence, mut logits) =
+        Sequence::start(&bench.loaded.llama, at, &prompt, &spec, |_| ()).unwrap();
     let shape = bench.loaded.llama.shape();
     for _ in 0..70 {
         let token = argmax(&logits.flatten_all().unwrap().to_vec1::<f32>().unwrap());
@@ -99,7 +101,8 @@ fn full(bench: &Bench, prompt: &[u32], forced: &[u32]) -> Vec<f32> {
 
 #[test]
 fn budget_all_is_full_attention_in_every_geometry_and_around_every_boundary() {
-    for (model, shards) in [(TinyModel::grouped(), 2), (TinyModel::multi_head(), 3), (TinyModel::small(2), 1)] {
+    for (model, shards) in [(TinyModel::grouped(), 2), (TinyModel::multi_head(), 3), (TinyModel::small(2), 1)]
+    {
         let bench = bench(&model, shards, 8192);
         // Shorter than the sink; sink + window, one less, one more; a range with an index.
         for n in [1, 100, 639, 640, 641, 2000] {
@@ -136,7 +139,8 @@ fn a_rewound_sequence_repeats_itself_to_the_bit() {
     let bench = bench(&TinyModel::small(2), 2, 8192);
     let at = (bench.runtime.handle().clone(), &bench.cluster);
     let spec = spec(Budget::TopK(50), true, WINDOW);
-    let (mut sequence, _) = Sequence::start(&bench.loaded.llama, at, &tokens(3000, 6), &spec, |_| ()).unwrap();
+    let (mut sequence, _) =
+        Sequence::start(&bench.loaded.llama, at, &tokens(3000, 6), &spec, |_| ()).unwrap();
     let start = sequence.checkpoint();
     let forced = tokens(90, 7);
     let mut run = || {

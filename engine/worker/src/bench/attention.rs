@@ -12,7 +12,7 @@ use anyhow::ensure;
 use attention::{Description, Partial, Rows, attend_range};
 use clap::Args;
 use half::f16;
-use index::{Ask, BuildParams, Budget, Kind, Scratch, SpanIndex, SpanView, attend_spans};
+use index::{Ask, Budget, BuildParams, Kind, Scratch, SpanIndex, SpanView, attend_spans};
 use kernels::Kernels;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -100,12 +100,18 @@ struct Memory {
 
 /// Runs the command.
 pub fn run(args: &AttentionArgs) -> anyhow::Result<()> {
-    ensure!(args.heads > 0 && args.steps > 0 && args.threads > 0, "--heads, --steps, --threads: at least 1 is needed");
+    ensure!(
+        args.heads > 0 && args.steps > 0 && args.threads > 0,
+        "--heads, --steps, --threads: at least 1 is needed"
+    );
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build()?;
     let captures = args.capture.iter().map(|path| Capture::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = captures.iter().map(|c| c.meta.eval_from).min().unwrap_or(0);
     let context = args.context.unwrap_or(longest);
-    ensure!(context <= longest, "--context {context}: the shortest capture has {longest} tokens before its decode queries");
+    ensure!(
+        context <= longest,
+        "--context {context}: the shortest capture has {longest} tokens before its decode queries"
+    );
     let progress = Progress::new("building indexes", args.heads as u64);
     let mut heads = Vec::with_capacity(args.heads);
     for i in 0..args.heads {
@@ -144,8 +150,10 @@ fn measure(args: &AttentionArgs, context: usize, heads: &[Head]) -> Row {
             heads.par_iter().map_init(Memory::default, |memory, head| head.dense(step, memory)).collect();
         dense_ms.push(clock.elapsed().as_secs_f64() * 1e3);
         let clock = Instant::now();
-        let ours: Vec<(Vec<Partial>, f64)> =
-            heads.par_iter().map_init(Memory::default, |memory, head| head.ours(args, step, memory)).collect();
+        let ours: Vec<(Vec<Partial>, f64)> = heads
+            .par_iter()
+            .map_init(Memory::default, |memory, head| head.ours(args, step, memory))
+            .collect();
         ours_ms.push(clock.elapsed().as_secs_f64() * 1e3);
         for (dense, (ours, keys)) in dense.iter().zip(&ours) {
             scored += keys / (args.steps * heads.len()) as f64;
@@ -179,7 +187,12 @@ fn measure(args: &AttentionArgs, context: usize, heads: &[Head]) -> Row {
 }
 
 impl Head {
-    fn build(capture: &Capture, kv_head: usize, context: usize, args: &AttentionArgs) -> anyhow::Result<Head> {
+    fn build(
+        capture: &Capture,
+        kv_head: usize,
+        context: usize,
+        args: &AttentionArgs,
+    ) -> anyhow::Result<Head> {
         let mut capture = capture.clone();
         capture.meta.eval_from = context;
         let indexed = capture.indexed();
@@ -213,9 +226,19 @@ impl Head {
     }
 
     fn exact(&self, step: usize, range: Range<usize>, memory: &mut Memory, out: &mut [Partial]) {
-        let (keys, values) = (Rows::contiguous(&self.keys, self.dim), Rows::contiguous(&self.values, self.value_dim));
+        let (keys, values) =
+            (Rows::contiguous(&self.keys, self.dim), Rows::contiguous(&self.values, self.value_dim));
         let kernels = Kernels::native();
-        attend_range(&kernels, &self.description, self.query(step), &keys, &values, range, &mut memory.exact, out);
+        attend_range(
+            &kernels,
+            &self.description,
+            self.query(step),
+            &keys,
+            &values,
+            range,
+            &mut memory.exact,
+            out,
+        );
     }
 
     /// Every token, each key loaded once for the group.
@@ -234,7 +257,10 @@ impl Head {
         let (from, to) = (self.indexed.start, self.indexed.end);
         let span = SpanView {
             keys: Rows::contiguous(&self.keys[from * self.dim..to * self.dim], self.dim),
-            values: Rows::contiguous(&self.values[from * self.value_dim..to * self.value_dim], self.value_dim),
+            values: Rows::contiguous(
+                &self.values[from * self.value_dim..to * self.value_dim],
+                self.value_dim,
+            ),
             index: Some(&self.index),
             visible: 0..to - from,
         };
@@ -265,6 +291,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 fn count_kinds(heads: &[Head]) -> String {
-    let counted = Kind::ALL.into_iter().map(|kind| (kind, heads.iter().filter(|h| h.index.kind() == kind).count()));
+    let counted =
+        Kind::ALL.into_iter().map(|kind| (kind, heads.iter().filter(|h| h.index.kind() == kind).count()));
     counted.filter(|&(_, n)| n > 0).map(|(kind, n)| format!("{n} {kind}")).collect::<Vec<_>>().join(", ")
 }

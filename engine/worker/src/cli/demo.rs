@@ -134,7 +134,9 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let loaded = args.model.load(args.context as u64 + 256 + room as u64)?;
     let facts = facts(args.facts.into(), args.service.seed);
     let sizes = (args.service.sink as usize, args.service.window as usize);
-    let document = build_document(&facts, sizes, args.context, args.service.seed, |t| Ok(loaded.tokenizer.encode_plain(t)?))?;
+    let document = build_document(&facts, sizes, args.context, args.service.seed, |t| {
+        Ok(loaded.tokenizer.encode_plain(t)?)
+    })?;
     let service = args.service.connect()?;
     args.say(&format!(
         "document: {} tokens with {} hidden facts; shards: {}; budget {}, estimate {}",
@@ -186,14 +188,16 @@ fn ask_all(
 ) -> anyhow::Result<(Vec<Answer>, Comparisons, Vec<StepReport>)> {
     let document = sequence.tokens() as usize;
     let mut shards = OverShards { sequence, start, steps: Vec::new() };
-    let (mut answers, mut ours_by, mut window_by) = (Vec::new(), Comparison::default(), Comparison::default());
+    let (mut answers, mut ours_by, mut window_by) =
+        (Vec::new(), Comparison::default(), Comparison::default());
     for fact in facts {
         let question = loaded.tokenizer.encode(&fact.question)?;
         args.say_part(&format!("{} ...", fact.question.trim()))?;
         let ours = ask(loaded, &mut shards, &question, ANSWER_TOKENS, |piece| args.say_part(piece))?;
         let mut baseline = |mode: Mode| -> anyhow::Result<Reply> {
             cache.mode = mode;
-            let mut asker = InProcess { model: &loaded.llama, cache: &mut *cache, document, tokens: document };
+            let mut asker =
+                InProcess { model: &loaded.llama, cache: &mut *cache, document, tokens: document };
             ask(loaded, &mut asker, &question, ANSWER_TOKENS, |_| Ok(()))
         };
         let (full, window) = (baseline(Mode::Full)?, baseline(Mode::Window)?);
@@ -286,7 +290,11 @@ impl Summary {
             "facts found        {} of {} (full attention {}, window only {})",
             self.answers_found, self.answers_total, self.answers_found_full, self.answers_found_window
         );
-        println!("worker held        {} tokens of KV, {:.1} MiB", self.worker_kv_tokens, mib(self.worker_kv_bytes));
+        println!(
+            "worker held        {} tokens of KV, {:.1} MiB",
+            self.worker_kv_tokens,
+            mib(self.worker_kv_bytes)
+        );
         println!(
             "shards held        {} tokens of KV, {:.1} MiB, and {:.1} MiB of indexes",
             self.context_tokens,
@@ -307,7 +315,8 @@ impl Summary {
             "fidelity           top-1 agreement {:.1} %, mean KL {:.2e} nats{}",
             self.top1_agreement * 100.0,
             self.kl_mean,
-            self.kl_share_of_window.map_or(String::new(), |s| format!(" ({:.1} % of window only)", s * 100.0))
+            self.kl_share_of_window
+                .map_or(String::new(), |s| format!(" ({:.1} % of window only)", s * 100.0))
         );
     }
 }

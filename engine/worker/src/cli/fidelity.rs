@@ -92,7 +92,12 @@ pub fn run(args: &FidelityArgs) -> anyhow::Result<()> {
     );
     args.service.set_threads()?;
     let loaded = args.model.load(args.context as u64 + 1)?;
-    let texts = texts::gather(&args.text, args.texts, |text| Ok(loaded.tokenizer.encode_plain(text)?), args.context + 1)?;
+    let texts = texts::gather(
+        &args.text,
+        args.texts,
+        |text| Ok(loaded.tokenizer.encode_plain(text)?),
+        args.context + 1,
+    )?;
     let service = args.service.connect()?;
     let mut tallies = methods(args);
     for (i, text) in texts.iter().enumerate() {
@@ -123,7 +128,13 @@ fn methods(args: &FidelityArgs) -> Vec<Tally> {
     }
     methods
         .into_iter()
-        .map(|method| Tally { method, comparison: Comparison::default(), rows: 0, exact_tokens: 0.0, keys_scored: 0.0 })
+        .map(|method| Tally {
+            method,
+            comparison: Comparison::default(),
+            rows: 0,
+            exact_tokens: 0.0,
+            keys_scored: 0.0,
+        })
         .collect()
 }
 
@@ -145,10 +156,11 @@ fn one_text(
 
     let mut cache = FullCache::new(shape, Description { scale: model.scale(), softcap: None }, spec.window);
     let progress = Progress::new(&format!("{label}: prefill"), shape.layers as u64);
-    let (mut sequence, _) = Sequence::start(model, (service.handle(), &service.cluster), prefix, &spec, |block| {
-        cache.push(block);
-        progress.step();
-    })?;
+    let (mut sequence, _) =
+        Sequence::start(model, (service.handle(), &service.cluster), prefix, &spec, |block| {
+            cache.push(block);
+            progress.step();
+        })?;
     progress.finish();
     sequence.wait_ready()?;
     let start = sequence.checkpoint();
@@ -196,7 +208,13 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
         context: args.context,
         positions: args.positions,
         texts,
-        figures: Figures { top1_agreement: 1.0, kl_mean: 0.0, kl_p90: 0.0, max_logit_diff: 0.0, nll_delta: Some(0.0) },
+        figures: Figures {
+            top1_agreement: 1.0,
+            kl_mean: 0.0,
+            kl_p90: 0.0,
+            max_logit_diff: 0.0,
+            nll_delta: Some(0.0),
+        },
         kl_share_of_window: Some(0.0),
         exact_tokens: None,
         keys_scored: None,
@@ -233,7 +251,9 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
         "fidelity to full attention: {} texts, context {}, last {} positions",
         texts, args.context, args.positions
     );
-    println!("method      budget        estimate  top-1    KL mean    KL p90     of window  nll delta   exact tokens");
+    println!(
+        "method      budget        estimate  top-1    KL mean    KL p90     of window  nll delta   exact tokens"
+    );
     for row in &rows {
         println!(
             "{:<11} {:<13} {:<9} {:>6.2}%  {:<10.3e} {:<10.3e} {:>8}  {:>+10.5}  {:>12}",

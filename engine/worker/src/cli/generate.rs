@@ -74,14 +74,17 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let prompt = args.prompt_text()?;
     args.service.set_threads()?;
     let loaded = args.model.load_unsized()?;
-    let prompt = if args.raw { loaded.tokenizer.encode(&prompt)? } else { loaded.tokenizer.encode_chat(&prompt)? };
+    let prompt =
+        if args.raw { loaded.tokenizer.encode(&prompt)? } else { loaded.tokenizer.encode_chat(&prompt)? };
     let loaded = loaded.for_context(prompt.len() as u64 + args.max_new)?;
     let service = args.service.connect()?;
     let spending = Spending { budget: args.budget, estimate: args.estimate == Switch::On };
     let spec = args.service.sequence(spending, args.max_new, 64);
     let progress = Progress::new("prefill", loaded.llama.shape().layers as u64);
     let (mut sequence, mut logits) =
-        Sequence::start(&loaded.llama, (service.handle(), &service.cluster), &prompt, &spec, |_| progress.step())?;
+        Sequence::start(&loaded.llama, (service.handle(), &service.cluster), &prompt, &spec, |_| {
+            progress.step()
+        })?;
     progress.finish();
 
     let mut stream = loaded.tokenizer.stream();
@@ -116,7 +119,8 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         token_ids,
         text,
         finish_reason,
-        coverage_mean: (attention.coverage_terms > 0).then(|| attention.coverage / attention.coverage_terms as f64),
+        coverage_mean: (attention.coverage_terms > 0)
+            .then(|| attention.coverage / attention.coverage_terms as f64),
         missing_mass_max: attention.missing_mass_max,
         ms_per_token: (steps.tokens > 0).then(|| elapsed / steps.tokens as f64),
         worker_kv_tokens,

@@ -27,8 +27,16 @@ const FACTS: [(&str, [&str; 4]); 10] = [
     ("The blacksmith's daughter married a", ["dentist", "violinist", "shepherd", "magician"]),
     ("The stolen painting shows a", ["peacock", "windmill", "dragon", "waterfall"]),
 ];
-const VESSELS: [&str; 8] =
-    ["the ferry", "a tanker", "the pilot boat", "a trawler", "the dredger", "a barge", "the tug", "a coaster"];
+const VESSELS: [&str; 8] = [
+    "the ferry",
+    "a tanker",
+    "the pilot boat",
+    "a trawler",
+    "the dredger",
+    "a barge",
+    "the tug",
+    "a coaster",
+];
 const DEEDS: [&str; 10] = [
     "came in under a grey sky and tied up at the north quay",
     "waited outside the breakwater until the tide turned",
@@ -59,7 +67,11 @@ pub fn facts(count: usize, seed: u64) -> Vec<Fact> {
     let draw = FACTS.iter().take(count);
     draw.map(|(opening, answers)| {
         let answer = answers[rng.random_range(0..answers.len())].to_owned();
-        Fact { sentence: format!("{opening} {answer}."), question: format!("Remember this: {opening}"), answer }
+        Fact {
+            sentence: format!("{opening} {answer}."),
+            question: format!("Remember this: {opening}"),
+            answer,
+        }
     })
     .collect()
 }

@@ -8,8 +8,9 @@ use rayon::prelude::*;
 
 use super::error::ModelError;
 
-/// Up to this many inputs the product is bound by reading the weights, which f16 rows halve.
-const FEW: usize = 8;
+/// Up to this many inputs f16 rows are streamed as they are: one input is bound by reading them, and more share the
+/// read. Beyond, the blocked product in f32 costs the same per input and has repaid the widening of the weights.
+const FEW: usize = 64;
 /// Inputs of one blocked product: bounds the scratch at any prompt length.
 const INPUT_BLOCK: usize = 1024;
 /// Weight rows widened to f32 at a time.
