@@ -1,8 +1,7 @@
 //! Budget by coverage: as few tokens as reach a share of the mass.
 //!
-//! The mass that is left is the summary's estimate. Finalists are taken from the best downwards; each adds its exact
-//! mass and takes the mass of one member of its group from what is left. When they run out before the share is
-//! reached, the search widens.
+//! Finalists are taken from the best downwards until the exact mass is the share of all: of what is taken, of the other
+//! finalists, and of everything else, which the summary estimates. When the finalists run out, the search widens.
 
 use attention::Partial;
 
@@ -12,7 +11,7 @@ use crate::select::Step;
 use crate::summary::Cut;
 
 /// Finalists of the first search.
-const FIRST: usize = 64;
+const FIRST: usize = 128;
 /// Growth from one search to the next.
 const GROWTH: usize = 4;
 
@@ -88,23 +87,32 @@ fn enough(
     let before = f64::from(out.log_sum_exp());
     let best = scratch.best.first().map_or(f64::NEG_INFINITY, |b| f64::from(d.logit(b.0)));
     let m = left.iter().copied().fold(before.max(best), f64::max);
-    let mut rest: f64 = left.iter().map(|l| (l - m).exp()).sum();
-    let mut exact = (before - m).exp();
-    for (taken, &(score, id)) in scratch.best.iter().enumerate() {
-        if exact >= share * (exact + rest.max(0.0)) {
-            return Some(taken);
-        }
+    // What finalists beyond the selection weigh is known exactly; the means speak for the others only. They would
+    // understate it: the best keys of a group are far above its mean.
+    let mut others: f64 = left.iter().map(|l| (l - m).exp()).sum();
+    let mut beyond = 0.0;
+    for &(score, id) in &scratch.best {
         let z = f64::from(d.logit(score));
         let s = scratch.base.partition_point(|&b| b <= id) - 1;
-        let lost = match step.spans[s].index {
+        let counted = match step.spans[s].index {
             None => z,
             Some(index) => {
                 let group = index.summary.group_of((id - scratch.base[s]) as usize);
                 f64::from(d.logit(scratch.group_scores[s][head * index.summary.groups() + group]))
             }
         };
-        exact += (z - m).exp();
-        rest -= (lost - m).exp();
+        others -= (counted - m).exp();
+        beyond += (z - m).exp();
     }
-    (exact >= share * (exact + rest.max(0.0))).then_some(scratch.best.len())
+    let others = others.max(0.0);
+    let mut exact = (before - m).exp();
+    for (taken, &(score, _)) in scratch.best.iter().enumerate() {
+        if exact >= share * (exact + beyond + others) {
+            return Some(taken);
+        }
+        let mass = (f64::from(d.logit(score)) - m).exp();
+        exact += mass;
+        beyond = (beyond - mass).max(0.0);
+    }
+    (exact >= share * (exact + others)).then_some(scratch.best.len())
 }
