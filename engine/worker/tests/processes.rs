@@ -134,3 +134,20 @@ fn bad_input_is_one_line_with_the_right_code() {
         assert!(line.starts_with("error: ") && line.contains(names), "{arguments:?}: {line}");
     }
 }
+
+/// The product's promise, on the real default model (fetched once, 93 MB).
+#[test]
+fn the_demo_finds_over_shards_what_full_attention_finds() {
+    let output = recollect(&["demo", "--json", "--deterministic"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    let of = |field: &str| summary[field].as_f64().unwrap_or_else(|| panic!("{field} in {summary}"));
+    assert!(of("context_tokens") >= 4096.0);
+    assert!(of("answers_found") >= of("answers_found_full"), "{summary}");
+    assert!(of("answers_found_full") >= of("answers_total") / 2.0, "{summary}");
+    assert!(of("answers_found_window") <= 1.0, "{summary}");
+    assert!(of("worker_kv_tokens") <= 128.0 + 512.0 + 64.0, "{summary}");
+    assert!(of("kl_share_of_window") < 0.05, "{summary}");
+    assert!(of("shard_kv_bytes") > of("worker_kv_bytes"), "{summary}");
+}
