@@ -31,6 +31,8 @@ pub struct LayerChunk<'a> {
     pub q: &'a [f16],
     /// `[m]`, strictly ascending, each inside the chunk.
     pub q_pos: &'a [u64],
+    /// Last tokens, the query's own included, that a worker attends to itself at decode: no index need serve them.
+    pub q_window: u64,
     /// After this chunk, make all fresh tokens below this position a span and build its index.
     pub seal_to: Option<u64>,
 }
@@ -121,6 +123,7 @@ impl Inner {
             v: Some(pack(chunk.v, tokens, value_dim, [n, heads.len(), value_dim])),
             q,
             q_pos: chunk.q_pos[queries].to_vec(),
+            q_window: chunk.q_window,
             seal_to: chunk.seal_to.filter(|_| last),
         }
     }

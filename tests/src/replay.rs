@@ -129,6 +129,7 @@ impl Replay {
                 v: &v[of(v, g.value_dim)],
                 q: &q,
                 q_pos: &q_pos,
+                q_window: 0,
                 seal_to,
             };
             session.append(chunk).await?;

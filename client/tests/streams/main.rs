@@ -46,7 +46,7 @@ async fn append(session: &Session, tokens: usize) -> Result<u64, Error> {
     let (k, v) = kv(tokens);
     for layer in 0..LAYERS {
         session
-            .append(LayerChunk { layer, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], seal_to: None })
+            .append(LayerChunk { layer, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None })
             .await?;
     }
     Ok(session.watermark())
@@ -132,7 +132,7 @@ async fn chunks_without_acknowledgement_are_bounded() {
     let cluster = Cluster::connect_with(&[&fake.address], &config).await.expect("connect");
     let session = cluster.open(spec()).await.expect("open");
     let (k, v) = kv(2000);
-    let chunk = LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], seal_to: None };
+    let chunk = LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None };
     let append = session.append(chunk);
     tokio::pin!(append);
     assert!(
@@ -186,6 +186,13 @@ async fn absent_foreign_and_doubled_shards_are_named() {
         (error.kind(), error.to_string()),
         (Kind::Usage, format!("shards: shard {} is in the map twice", fake.address))
     );
+    let port = fake.address.rsplit(':').next().expect("port");
+    let twice = [fake.address.clone(), format!("localhost:{port}")];
+    let error = Cluster::connect(&twice).await.map(|_| ()).expect_err("one server under two names");
+    assert_eq!(
+        (error.kind(), error.to_string()),
+        (Kind::Usage, format!("shards: {} and localhost:{port} are the same server", fake.address))
+    );
     let error = Cluster::connect(&[] as &[&str]).await.map(|_| ()).expect_err("none");
     assert_eq!(error.to_string(), "shards: the shard map is empty");
 }
@@ -222,7 +229,7 @@ async fn bad_input_is_refused_before_it_is_sent() {
     let (fakes, cluster) = fakes(1, &Faults::default()).await;
     let session = cluster.open(spec()).await.expect("open");
     let (k, v) = kv(4);
-    let good = LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], seal_to: None };
+    let good = LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None };
     let q = halves(2 * HEADS.0 * DIMS.0, 3);
     for (bad, what) in [
         (LayerChunk { layer: LAYERS, ..good }, "the session has 3 layers"),

@@ -85,6 +85,7 @@ impl LayerAttention for Prefill {
             shape: self.shape,
             sample: self.sample.clone(),
             n_sink: self.window.spec().n_sink,
+            n_window: self.window.spec().n_window,
             seal_to: self.window.spec().remote(block.tokens as u64).end,
             block: block.clone(),
         };
@@ -99,6 +100,7 @@ struct LayerStream {
     shape: KvShape,
     sample: Arc<Vec<u64>>,
     n_sink: u64,
+    n_window: u64,
     seal_to: u64,
     block: LayerBlock,
 }
@@ -130,6 +132,7 @@ impl LayerStream {
                     v: &self.block.v[begin * kv_row..end * kv_row],
                     q: &q,
                     q_pos: &q_pos,
+                    q_window: self.n_window,
                     seal_to,
                 })
                 .await?;

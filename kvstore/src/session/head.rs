@@ -46,6 +46,8 @@ pub struct Rows<'a> {
     pub q: &'a [f16],
     /// `[m]`.
     pub q_pos: &'a [u64],
+    /// Tokens up to a query's own that no index need serve.
+    pub q_window: u64,
     /// Heads in the chunk, and this one among them.
     pub heads: usize,
     /// Index of this head in the chunk.
@@ -146,6 +148,9 @@ impl Head {
         fresh.values.extend_strided(rows.v, rows.slot * vd, rows.heads * vd);
         let width = g.group * kd;
         state.samples.extend_strided(rows.q_pos, rows.q, rows.slot * width, rows.heads * width);
+        if !rows.q_pos.is_empty() {
+            state.samples.window = rows.q_window;
+        }
         let mut pushed = Pushed { sealed: false, wants_index: None };
         if let Some(to) = rows.seal_to.filter(|&to| to > state.fresh.begin) {
             pushed.sealed = true;

@@ -11,6 +11,9 @@ pub struct Samples {
     width: usize,
     pos: Vec<u64>,
     q: Vec<f16>,
+    /// Tokens up to a query's own that a worker attends to itself at decode: what an index is built for and calibrated
+    /// on leaves them out too.
+    pub window: u64,
     /// Bytes of positions and queries.
     pub charge: Charge,
 }
@@ -23,7 +26,7 @@ pub fn bytes(m: usize, width: usize) -> u64 {
 impl Samples {
     /// None yet.
     pub fn new(width: usize, charge: Charge) -> Self {
-        Self { width, pos: Vec::new(), q: Vec::new(), charge }
+        Self { width, pos: Vec::new(), q: Vec::new(), window: 0, charge }
     }
 
     /// Position of the last sample.
@@ -43,10 +46,11 @@ impl Samples {
     /// Queries for a span `[begin, end)`: each that sees at least one of its keys. Those that a later span can still
     /// use, at or beyond `end`, stay here too. None when there are none.
     pub fn take(&mut self, begin: u64, end: u64, group: usize) -> Option<(BuildQueries, Charge)> {
-        let first = self.pos.partition_point(|&p| p < begin);
+        let seen = |p: u64| p.saturating_add(1).saturating_sub(self.window);
+        let first = self.pos.partition_point(|&p| seen(p) <= begin);
         let keep = self.pos.partition_point(|&p| p < end);
         let visible: Vec<u32> =
-            self.pos[first..].iter().map(|&p| (p.saturating_add(1).min(end) - begin) as u32).collect();
+            self.pos[first..].iter().map(|&p| (seen(p).min(end) - begin) as u32).collect();
         let q = self.q[first * self.width..].to_vec();
         self.pos.drain(..keep);
         self.q.drain(..keep * self.width);

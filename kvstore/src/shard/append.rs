@@ -21,6 +21,7 @@ struct Chunk {
     v: Vec<f16>,
     q: Vec<f16>,
     q_pos: Vec<u64>,
+    q_window: u64,
     seal_to: Option<u64>,
 }
 
@@ -67,6 +68,7 @@ impl Node {
                 v: &chunk.v,
                 q: &chunk.q,
                 q_pos: &chunk.q_pos,
+                q_window: chunk.q_window,
                 heads: heads.len(),
                 slot,
                 seal_to: chunk.seal_to,
@@ -147,6 +149,7 @@ impl Chunk {
             v,
             q,
             q_pos: c.q_pos,
+            q_window: c.q_window,
             seal_to: c.seal_to,
         })
     }

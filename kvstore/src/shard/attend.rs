@@ -111,8 +111,16 @@ impl Node {
             .map_err(|s| self.short(&format!("rows[{i}].token"), s))?;
         let places = row.heads.clone().enumerate().zip(seals);
         for (((slot, kv_head), seal_to), (head, grant)) in places.zip(heads.iter().zip(grants)) {
-            let rows =
-                Rows { k: &token.k, v: &token.v, q: &[], q_pos: &[], heads: heads.len(), slot, seal_to };
+            let rows = Rows {
+                k: &token.k,
+                v: &token.v,
+                q: &[],
+                q_pos: &[],
+                q_window: 0,
+                heads: heads.len(),
+                slot,
+                seal_to,
+            };
             self.push(session, (row.layer, kv_head), head, rows, grant);
         }
         self.metrics.decoded.increment(heads.len() as u64);

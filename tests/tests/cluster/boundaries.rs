@@ -118,7 +118,16 @@ async fn refused_chunks_store_nothing() {
     let g = &SMALL;
     let (mut k, v) = (vec![f16::ONE; g.kv_heads * g.key_dim], vec![f16::ONE; g.kv_heads * g.value_dim]);
     k[g.key_dim + 3] = f16::NAN;
-    let chunk = client::LayerChunk { layer: 1, begin: 100, k: &k, v: &v, q: &[], q_pos: &[], seal_to: None };
+    let chunk = client::LayerChunk {
+        layer: 1,
+        begin: 100,
+        k: &k,
+        v: &v,
+        q: &[],
+        q_pos: &[],
+        q_window: 0,
+        seal_to: None,
+    };
     let line = session.append(chunk).await.expect_err("NaN").to_string();
     assert!(line.contains("k[0, 1, 3]: NaN"), "{line}");
     let mut ask = replay.ask(0, 0..100, Budget::All, false);
