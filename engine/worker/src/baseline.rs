@@ -21,6 +21,9 @@ pub enum Mode {
     ExactTopK(usize),
 }
 
+/// Keys and values of one head, `[tokens, dim]` each.
+type HeadKv = (Vec<f16>, Vec<f16>);
+
 /// All KV of one sequence, per layer and KV head, as stored by shards (f16).
 pub struct FullCache {
     shape: KvShape,
@@ -28,8 +31,8 @@ pub struct FullCache {
     spec: WindowSpec,
     /// What later blocks attend to. Blocks that start an empty cache are always attended in full.
     pub mode: Mode,
-    /// `[layer][kv_head]`: keys and values, `[tokens, dim]` each.
-    heads: Vec<Vec<(Vec<f16>, Vec<f16>)>>,
+    /// `[layer][kv_head]`
+    heads: Vec<Vec<HeadKv>>,
 }
 
 impl FullCache {

@@ -31,11 +31,11 @@ pub fn build_document(
     let mut next = left.next();
     while ids.len() < tokens {
         let placed = facts.len() - left.len();
-        if let Some(fact) = next {
-            if ids.len() >= from + (placed - 1) * step {
-                ids.extend(encode(&format!("Remember this: {}\n\n", fact.sentence))?);
-                next = left.next();
-            }
+        if let Some(fact) = next
+            && ids.len() >= from + (placed - 1) * step
+        {
+            ids.extend(encode(&format!("Remember this: {}\n\n", fact.sentence))?);
+            next = left.next();
         }
         ids.extend(encode(&format!("{}\n\n", filler.paragraph()))?);
     }
