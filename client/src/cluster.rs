@@ -42,7 +42,15 @@ impl Cluster {
             name: shard.name().to_owned(),
             weight: weight(described.memory_budget_bytes),
         });
-        let map = Map::new(1, Grid::default(), members.collect())?;
+        let members: Vec<Member> = members.collect();
+        for (i, described) in answers.iter().enumerate() {
+            let twin =
+                answers[..i].iter().position(|d| !d.instance.is_empty() && d.instance == described.instance);
+            if let Some(twin) = twin.filter(|&twin| members[twin].name != members[i].name) {
+                return Err(Error::Same { name: members[twin].name.clone(), other: members[i].name.clone() });
+            }
+        }
+        let map = Map::new(1, Grid::default(), members)?;
         let shards = shards
             .into_iter()
             .zip(answers)

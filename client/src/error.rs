@@ -27,6 +27,14 @@ pub enum Error {
     /// A set of shards that cannot be placed on.
     #[error("shards: {0}")]
     Shards(#[from] wire::placement::PlacementError),
+    /// One server under two names.
+    #[error("shards: {name} and {other} are the same server")]
+    Same {
+        /// One name.
+        name: String,
+        /// The other.
+        other: String,
+    },
     /// Lengths, positions or ranges that do not fit the session; found before anything is sent.
     #[error("{0}")]
     Input(String),
@@ -98,12 +106,13 @@ impl Error {
     /// What to do about it.
     pub fn kind(&self) -> Kind {
         match self {
-            Error::Address { .. } | Error::Shards(_) => Kind::Usage,
+            Error::Address { .. } | Error::Shards(_) | Error::Same { .. } => Kind::Usage,
             Error::Unavailable { .. }
             | Error::Protocol { .. }
             | Error::Restarted { .. }
             | Error::SessionLost { .. } => Kind::Unavailable,
-            Error::Refused { code: Code::FailedPrecondition, .. } => Kind::Unavailable,
+            // A server that knows no such call is no shard of this version.
+            Error::Refused { code: Code::FailedPrecondition | Code::Unimplemented, .. } => Kind::Unavailable,
             Error::Input(_) | Error::Refused { .. } | Error::Answer { .. } => Kind::Failed,
         }
     }
@@ -111,7 +120,7 @@ impl Error {
     /// The shard at fault, if there is one.
     pub fn shard(&self) -> Option<&str> {
         match self {
-            Error::Address { .. } | Error::Shards(_) | Error::Input(_) => None,
+            Error::Address { .. } | Error::Shards(_) | Error::Same { .. } | Error::Input(_) => None,
             Error::Unavailable { shard, .. }
             | Error::Protocol { shard, .. }
             | Error::Restarted { shard }
@@ -160,6 +169,7 @@ mod tests {
         let full = say(Status::resource_exhausted("needs 9 GiB, 4 GiB are free"));
         assert_eq!(full.to_string(), "shard 127.0.0.1:7420: resource exhausted: needs 9 GiB, 4 GiB are free");
         assert_eq!(full.kind(), Kind::Failed);
+        assert_eq!(say(Status::unimplemented("HTTP status code 404")).kind(), Kind::Unavailable);
         assert_eq!(say(Status::not_found("unknown session")).kind(), Kind::Unavailable);
         assert_eq!(say(Status::deadline_exceeded("no answer")).kind(), Kind::Unavailable);
     }

@@ -5,6 +5,7 @@ use kvstore::config::{Config, Flags};
 use kvstore::error::Fatal;
 use kvstore::serve::{Ports, stop_signal};
 use kvstore::{Node, telemetry};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A shard server of Recollect
@@ -44,9 +45,13 @@ fn run() -> Result<(), Fatal> {
     let Verb::Serve { flags, print_config } = cli.verb;
     let config = Config::load(&flags).map_err(Fatal::Usage)?;
     if print_config {
-        print!("{}", config.print());
-        return Ok(());
+        let mut out = std::io::stdout().lock();
+        return out
+            .write_all(config.print().as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|e| Fatal::Failed(format!("--print-config: {e}")));
     }
+    kernels::Kernels::from_env().map_err(|e| Fatal::Usage(format!("RECOLLECT_KERNELS: {e}")))?;
     telemetry::start_log(config.log.format, &config.log.filter).map_err(Fatal::Usage)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -71,6 +76,9 @@ fn parse() -> Result<Option<Cli>, Fatal> {
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             e.print().map_err(|e| Fatal::Failed(e.to_string()))?;
             Ok(None)
+        }
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Err(Fatal::Usage("a command is needed (see recollectd --help)".into()))
         }
         Err(e) => {
             let text = e.to_string();

@@ -4,7 +4,7 @@ use attention::{Description, Rows, oracle};
 use half::f16;
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -63,7 +63,8 @@ impl Drop for Fake {
 
 impl Fake {
     pub fn start(faults: Faults) -> Fake {
-        Fake::on("127.0.0.1:0", 1, faults)
+        static STARTED: AtomicU8 = AtomicU8::new(100);
+        Fake::on("127.0.0.1:0", STARTED.fetch_add(1, Ordering::Relaxed), faults)
     }
 
     pub fn on(address: &str, instance: u8, faults: Faults) -> Fake {

@@ -171,12 +171,14 @@ impl Config {
     /// Reads and checks everything. The error is one line that names the setting.
     pub fn load(flags: &Flags) -> Result<Self, String> {
         let mut figment = Figment::from(Serialized::defaults(Config::default()));
+        let mut file = None;
         if let Some(path) = &flags.config {
             let text =
                 std::fs::read_to_string(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
             // Parsed on its own first: figment reports a syntax error over several lines.
             toml_syntax(&text).map_err(|e| format!("--config {}: {e}", path.display()))?;
             figment = figment.merge(Toml::string(&text));
+            file = Some(path);
         }
         figment = figment.merge(Env::prefixed("RECOLLECT__").split("__"));
         let mut set = |key: &str, value: Option<figment::value::Value>| {
@@ -193,7 +195,13 @@ impl Config {
             LogFormat::Json => "json",
         });
         set("log.format", format.map(Into::into));
-        let config: Config = figment.extract().map_err(|e| one_line(&e))?;
+        let config: Config = figment.extract().map_err(|e| {
+            let line = one_line(&e);
+            match file {
+                Some(path) => line.replace("TOML source string", &format!("--config {}", path.display())),
+                None => line,
+            }
+        })?;
         config.check()?;
         Ok(config)
     }

@@ -58,6 +58,7 @@ fn mistakes_are_one_line_that_names_the_key() {
         let e = with_file(text).unwrap_err();
         assert!(e.contains(name) && !e.contains('\n'), "{text:?}: {e}");
     }
+    assert!(with_file("[sever]\n").unwrap_err().contains("in --config "));
     let e = Config::load(&Flags { config: Some("/nowhere/x.toml".into()), ..Flags::default() });
     assert!(e.unwrap_err().contains("/nowhere/x.toml"));
 }
