@@ -82,7 +82,7 @@ impl<'m> Sequence<'m> {
             index: spec.index,
             seed: spec.seed,
             deterministic: spec.deterministic,
-            ..SessionSpec::new(model.fingerprint(), prompt.len() as u64 + spec.max_new)
+            ..SessionSpec::new(model.fingerprint(), (prompt.len() as u64).saturating_add(spec.max_new))
         }))?;
         let session = Arc::new(session);
         let window = WindowCache::new(spec.window, shape);

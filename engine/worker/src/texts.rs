@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use crate::cli::usage;
+
 /// Sources of prose-like comments and code, long enough each, in the order of use.
 const STDLIB: [&str; 8] = [
     "argparse.py",
@@ -39,15 +41,20 @@ pub fn gather(
     if !files.is_empty() {
         return files.iter().map(|file| read(file, &encode, tokens)).collect();
     }
-    anyhow::ensure!(count > 0, "--texts: at least 1 is needed");
+    if count == 0 || count > STDLIB.len() {
+        return Err(usage(format!(
+            "--texts {count}: 1 to {} are there; name files with --text",
+            STDLIB.len()
+        )));
+    }
     let dir = stdlib()?;
     let mut texts = Vec::new();
     for name in STDLIB {
         // Python versions differ in the length of a file: one that is too short is passed over for the next.
-        if texts.len() < count {
-            if let Ok(text) = read(&dir.join(name), &encode, tokens) {
-                texts.push(text);
-            }
+        if texts.len() < count
+            && let Ok(text) = read(&dir.join(name), &encode, tokens)
+        {
+            texts.push(text);
         }
     }
     anyhow::ensure!(
@@ -66,7 +73,9 @@ fn read(
 ) -> anyhow::Result<Text> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
     let mut ids = encode(&text)?;
-    anyhow::ensure!(ids.len() >= tokens, "{}: has {} tokens; {tokens} are needed", file.display(), ids.len());
+    if ids.len() < tokens {
+        return Err(usage(format!("{}: has {} tokens; {tokens} are needed", file.display(), ids.len())));
+    }
     ids.truncate(tokens);
     Ok(Text { name: file.display().to_string(), tokens: ids })
 }

@@ -127,7 +127,9 @@ impl WindowCache {
         // The first query of the next block sits at `len`; its window begins at len + 1 - n_window.
         let keep_from = (state.len + 1).saturating_sub(self.spec.n_window).min(committed);
         let held = state.len.saturating_sub(state.recent_begin);
-        if keep_from <= state.recent_begin || held + incoming <= self.spec.n_window + self.spec.chunk {
+        if keep_from <= state.recent_begin
+            || held + incoming <= self.spec.n_window.saturating_add(self.spec.chunk)
+        {
             return;
         }
         let elements = (keep_from - state.recent_begin) as usize * self.shape.dim;

@@ -18,10 +18,13 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::head::build_queries;
-use super::retrieval::{parse_budget, parse_switch, widen};
+use super::retrieval::{check_budget, check_threads, parse_budget, parse_switch, widen};
 use crate::capture_file::Capture;
-use crate::cli::print;
+use crate::cli::{print, usage};
 use crate::progress::Progress;
+
+/// Most heads and steps of a run.
+const MOST: usize = 65_536;
 
 /// Decode-step attention, retrieval against dense.
 #[derive(Args, Clone, Debug)]
@@ -100,18 +103,28 @@ struct Memory {
 
 /// Runs the command.
 pub fn run(args: &AttentionArgs) -> anyhow::Result<()> {
-    ensure!(
-        args.heads > 0 && args.steps > 0 && args.threads > 0,
-        "--heads, --steps, --threads: at least 1 is needed"
-    );
+    for (flag, count) in [("--heads", args.heads), ("--steps", args.steps)] {
+        if !(1..=MOST).contains(&count) {
+            return Err(usage(format!("{flag} {count}: 1 to {MOST} are possible")));
+        }
+    }
+    check_threads(args.threads)?;
+    check_budget(args.budget)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build()?;
     let captures = args.capture.iter().map(|path| Capture::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = captures.iter().map(|c| c.meta.eval_from).min().unwrap_or(0);
     let context = args.context.unwrap_or(longest);
-    ensure!(
-        context <= longest,
-        "--context {context}: the shortest capture has {longest} tokens before its decode queries"
-    );
+    if context > longest {
+        return Err(usage(format!(
+            "--context {context}: the shortest capture has {longest} tokens before its decode queries"
+        )));
+    }
+    let local = captures.iter().map(|c| c.meta.sink + c.meta.window).max().unwrap_or(0);
+    if context <= local {
+        return Err(usage(format!(
+            "--context {context}: leaves nothing between sink and window, {local} tokens"
+        )));
+    }
     let progress = Progress::new("building indexes", args.heads as u64);
     let mut heads = Vec::with_capacity(args.heads);
     for i in 0..args.heads {
@@ -125,7 +138,7 @@ pub fn run(args: &AttentionArgs) -> anyhow::Result<()> {
     if args.json {
         return print::json(&row);
     }
-    println!(
+    print::line(format_args!(
         "{} KV heads x {} query heads, {} tokens, {} threads: dense {:.2} ms, ours {:.2} ms a token ({:.1}x); {} ({}), {:.0} keys scored, output error {:.4}",
         row.heads,
         row.q_heads_per_kv_head,
@@ -138,7 +151,7 @@ pub fn run(args: &AttentionArgs) -> anyhow::Result<()> {
         row.kinds,
         row.keys_scored_per_query,
         row.output_error_mean
-    );
+    ))?;
     Ok(())
 }
 
@@ -196,7 +209,6 @@ impl Head {
         let mut capture = capture.clone();
         capture.meta.eval_from = context;
         let indexed = capture.indexed();
-        ensure!(!indexed.is_empty(), "--context {context}: leaves nothing between sink and window");
         let (dim, value_dim, group) = (capture.dim, capture.value_dim, capture.group());
         let mut keys = capture.keys(kv_head);
         let mut values = capture.values(kv_head);

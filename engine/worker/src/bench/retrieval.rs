@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use half::f16;
 use index::{Budget, Kind};
@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::dump;
 use super::head::{Head, Outcome, Setup};
 use crate::capture_file::Capture;
+use crate::cli::usage;
 
 /// How well, and at what cost, an index finds what the queries of a capture attend to.
 #[derive(Args, Clone, Debug)]
@@ -74,6 +75,21 @@ pub(super) fn parse_budget(text: &str) -> Result<Budget, String> {
     text.parse().map(Budget::TopK).map_err(|_| format!("budget '{text}' is not a number, coverage=C or all"))
 }
 
+/// More threads than any machine of one process has would only be waited for.
+pub(super) fn check_threads(threads: usize) -> Result<()> {
+    match threads {
+        1..=1024 => Ok(()),
+        _ => Err(usage(format!("--threads {threads}: 1 to 1024 are possible"))),
+    }
+}
+
+pub(super) fn check_budget(budget: Budget) -> Result<()> {
+    match budget {
+        Budget::TopK(0) => Err(usage("--budget 0: at least one token is needed")),
+        _ => Ok(()),
+    }
+}
+
 /// One line of output. Means over decode queries and query heads; what does not apply is null.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
@@ -112,15 +128,21 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &RetrievalArgs) -> Result<()> {
-    ensure!(args.spans > 0, "--spans 0: at least one is needed");
-    ensure!(args.threads > 0, "--threads 0: at least one is needed");
-    ensure!(args.budget != Budget::TopK(0), "--budget 0: at least one token is needed");
+    check_threads(args.threads)?;
+    check_budget(args.budget)?;
     if args.dump.is_some() && args.method.len() != 1 {
-        bail!("--dump writes one method, {} were given", args.method.len());
+        return Err(usage(format!("--dump writes one method, {} were given", args.method.len())));
     }
     let mut capture = Capture::read(&args.capture)?;
     if let Some(limit) = args.limit_tokens {
-        capture = capture.limited(limit)?;
+        capture = capture.limited(limit).map_err(|error| usage(format!("--limit-tokens: {error}")))?;
+    }
+    let indexed = capture.indexed().len();
+    if !(1..=indexed).contains(&args.spans) {
+        return Err(usage(format!(
+            "--spans {}: the {indexed} indexed tokens divide into 1 to {indexed}",
+            args.spans
+        )));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build().context("thread pool")?;
     let out = std::io::stdout();

@@ -74,8 +74,8 @@ struct Written {
 /// Runs the verb.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     let context = args.context as usize;
-    if args.sink + args.window + args.eval >= args.context {
-        let taken = args.sink + args.window + args.eval;
+    let taken = args.sink.saturating_add(args.window).saturating_add(args.eval);
+    if taken >= args.context {
         return Err(usage(format!(
             "--context {context}: sink, window and evaluation alone take {taken} tokens"
         )));
@@ -116,7 +116,7 @@ fn capture(args: &CaptureArgs, loaded: &Loaded, ids: &[u32], positions: &[usize]
                 let written = write(args, loaded, &block, head, positions)?;
                 match args.json {
                     true => print::json(&written)?,
-                    false => println!("{} ({} bytes)", written.file, written.bytes),
+                    false => print::line(format_args!("{} ({} bytes)", written.file, written.bytes))?,
                 }
             }
         }

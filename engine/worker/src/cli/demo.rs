@@ -131,7 +131,7 @@ impl Asker for InProcess<'_> {
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     args.service.set_threads()?;
     let room = 64 + ANSWER_TOKENS;
-    let loaded = args.model.load(args.context as u64 + 256 + room as u64)?;
+    let loaded = args.model.load((args.context as u64).saturating_add(256 + room as u64))?;
     let facts = facts(args.facts.into(), args.service.seed);
     let sizes = (args.service.sink as usize, args.service.window as usize);
     let document = build_document(&facts, sizes, args.context, args.service.seed, |t| {
@@ -145,7 +145,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         service.names.join(", "),
         budget_name(args.budget),
         if args.estimate == Switch::On { "on" } else { "off" }
-    ));
+    ))?;
 
     let spending = Spending { budget: args.budget, estimate: args.estimate == Switch::On };
     let spec = args.service.sequence(spending, room as u64, 64);
@@ -171,8 +171,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         }
         return print::json(&summary);
     }
-    summary.print();
-    Ok(())
+    summary.print()
 }
 
 /// Two comparisons with full attention over the tokens of the questions: ours, window only.
@@ -210,7 +209,7 @@ fn ask_all(
             if found(&ours) { "found" } else { "not found" },
             if found(&full) { "found" } else { "not found" },
             if found(&window) { "found" } else { "not found" },
-        ));
+        ))?;
         answers.push(Answer {
             question: fact.question.trim().to_owned(),
             expected: fact.answer.clone(),
@@ -265,9 +264,10 @@ fn summarise(
 
 impl DemoArgs {
     /// A line for people; nothing in JSON mode.
-    fn say(&self, text: &str) {
-        if !self.json {
-            println!("{text}");
+    fn say(&self, text: &str) -> anyhow::Result<()> {
+        match self.json {
+            true => Ok(()),
+            false => print::line(format_args!("{text}")),
         }
     }
 
@@ -283,40 +283,40 @@ impl DemoArgs {
 }
 
 impl Summary {
-    fn print(&self) {
+    fn print(&self) -> anyhow::Result<()> {
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-        println!();
-        println!(
+        print::line(format_args!(""))?;
+        print::line(format_args!(
             "facts found        {} of {} (full attention {}, window only {})",
             self.answers_found, self.answers_total, self.answers_found_full, self.answers_found_window
-        );
-        println!(
+        ))?;
+        print::line(format_args!(
             "worker held        {} tokens of KV, {:.1} MiB",
             self.worker_kv_tokens,
             mib(self.worker_kv_bytes)
-        );
-        println!(
+        ))?;
+        print::line(format_args!(
             "shards held        {} tokens of KV, {:.1} MiB, and {:.1} MiB of indexes",
             self.context_tokens,
             mib(self.shard_kv_bytes),
             mib(self.shard_index_bytes)
-        );
-        println!(
+        ))?;
+        print::line(format_args!(
             "per query head     {:.0} keys scored, {:.0} attended exactly; coverage of the softmax mass {:.1} %",
             self.keys_scored_per_query,
             self.exact_tokens_per_query,
             self.coverage_mean * 100.0
-        );
-        println!(
+        ))?;
+        print::line(format_args!(
             "time per token     {:.1} ms model + {:.1} ms local attention + {:.1} ms waiting for shards",
             self.ms_per_token_model, self.ms_per_token_local, self.ms_per_token_remote
-        );
-        println!(
+        ))?;
+        print::line(format_args!(
             "fidelity           top-1 agreement {:.1} %, mean KL {:.2e} nats{}",
             self.top1_agreement * 100.0,
             self.kl_mean,
             self.kl_share_of_window
                 .map_or(String::new(), |s| format!(" ({:.1} % of window only)", s * 100.0))
-        );
+        ))
     }
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::baseline::{FullCache, Mode};
 use crate::cli::model::ModelArgs;
-use crate::cli::print;
 use crate::cli::service::{Service, ServiceArgs, Switch, budget_name, parse_budget};
+use crate::cli::{print, usage};
 use crate::compare::{Comparison, Figures};
 use crate::decode::Spending;
 use crate::forward::forward;
@@ -83,15 +83,18 @@ struct Tally {
 
 /// Runs the verb.
 pub fn run(args: &FidelityArgs) -> anyhow::Result<()> {
-    anyhow::ensure!(args.positions > 0, "--positions: at least 1 is needed");
-    anyhow::ensure!(
-        args.context as u64 > args.positions as u64 + args.service.sink + args.service.window,
-        "--context: {} tokens leave nothing for the shards; more than positions + sink + window = {} are needed",
-        args.context,
-        args.positions as u64 + args.service.sink + args.service.window
-    );
+    if args.positions == 0 {
+        return Err(usage("--positions 0: at least 1 is needed"));
+    }
+    let local = (args.positions as u64).saturating_add(args.service.sink).saturating_add(args.service.window);
+    if args.context as u64 <= local {
+        return Err(usage(format!(
+            "--context {}: leaves nothing for the shards; more than positions + sink + window = {local} are needed",
+            args.context
+        )));
+    }
     args.service.set_threads()?;
-    let loaded = args.model.load(args.context as u64 + 1)?;
+    let loaded = args.model.load((args.context as u64).saturating_add(1))?;
     let texts = texts::gather(
         &args.text,
         args.texts,
@@ -247,15 +250,15 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
         }
         return Ok(());
     }
-    println!(
+    print::line(format_args!(
         "fidelity to full attention: {} texts, context {}, last {} positions",
         texts, args.context, args.positions
-    );
-    println!(
+    ))?;
+    print::line(format_args!(
         "method      budget        estimate  top-1    KL mean    KL p90     of window  nll delta   exact tokens"
-    );
+    ))?;
     for row in &rows {
-        println!(
+        print::line(format_args!(
             "{:<11} {:<13} {:<9} {:>6.2}%  {:<10.3e} {:<10.3e} {:>8}  {:>+10.5}  {:>12}",
             row.method,
             row.budget.as_deref().unwrap_or("-"),
@@ -266,7 +269,7 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
             row.kl_share_of_window.map_or("-".into(), |share| format!("{:.2}%", share * 100.0)),
             row.figures.nll_delta.unwrap_or(f64::NAN),
             row.exact_tokens.map_or("-".into(), |n| format!("{n:.0}")),
-        );
+        ))?;
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let loaded = args.model.load_unsized()?;
     let prompt =
         if args.raw { loaded.tokenizer.encode(&prompt)? } else { loaded.tokenizer.encode_chat(&prompt)? };
-    let loaded = loaded.for_context(prompt.len() as u64 + args.max_new)?;
+    let loaded = loaded.for_context((prompt.len() as u64).saturating_add(args.max_new))?;
     let service = args.service.connect()?;
     let spending = Spending { budget: args.budget, estimate: args.estimate == Switch::On };
     let spec = args.service.sequence(spending, args.max_new, 64);
@@ -130,7 +130,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     if args.json {
         return print::json(&summary);
     }
-    println!();
+    print::line(format_args!(""))?;
     eprintln!(
         "{} prompt tokens, {} new ({finish_reason}); {:.1} ms per token; worker held {} tokens of KV ({} bytes)",
         summary.prompt_tokens,
@@ -157,7 +157,8 @@ impl GenerateArgs {
             (None, None) => return Err(crate::cli::usage("--prompt or --prompt-file is needed")),
         };
         if text.is_empty() {
-            return Err(crate::cli::usage("--prompt: is empty; at least 1 token is needed"));
+            let flag = if self.prompt.is_some() { "--prompt" } else { "--prompt-file" };
+            return Err(crate::cli::usage(format!("{flag}: is empty; at least 1 token is needed")));
         }
         Ok(text)
     }

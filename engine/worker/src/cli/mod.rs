@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -52,6 +53,10 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprintln!("error: a command is needed (see --help)");
+            return 64;
+        }
         Err(error) if error.use_stderr() => {
             eprintln!("{}", one_line(&error.to_string()));
             return 64;
@@ -64,6 +69,10 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
     };
     let filter = EnvFilter::try_from_env("RECOLLECT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    if let Err(error) = kernels::Kernels::from_env() {
+        eprintln!("error: RECOLLECT_KERNELS: {error}");
+        return 64;
+    }
     let done = match &cli.verb {
         Verb::Generate(args) => generate::run(args),
         Verb::Demo(args) => demo::run(args),
@@ -74,10 +83,24 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
     match done {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            eprintln!("error: {}", said(&error));
             exit_code(&error)
         }
     }
+}
+
+/// The chain of causes on one line; a cause that the message before it has quoted is not said again.
+fn said(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if line.is_empty() {
+            line = text;
+        } else if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line.replace('\n', " ")
 }
 
 /// The code that the first cause with an opinion asks for.
@@ -133,6 +156,8 @@ mod tests {
     fn bad_usage_is_one_line_and_64() {
         assert_eq!(main(["recollect", "capture", "--layers", "x"]), 64);
         assert_eq!(main(["recollect", "no-such-verb"]), 64);
+        assert_eq!(main(["recollect"]), 64);
+        assert_eq!(main(["recollect", "bench"]), 64);
         assert_eq!(main(["recollect", "--version"]), 0);
         let error = Cli::try_parse_from(["recollect", "capture"]).unwrap_err();
         let line = one_line(&error.to_string());
@@ -146,6 +171,8 @@ mod tests {
         let absent = Loaded::load(Some(Path::new("no/such/model.gguf")), Precision::Half, RopeScaling::Auto);
         let error = anyhow::Error::from(absent.err().unwrap());
         assert!(error.to_string().starts_with("no/such/model.gguf: "));
+        assert_eq!(said(&error).matches("os error").count(), 1, "{}", said(&error));
+        assert_eq!(said(&usage("no").context("more")), "more: no");
         assert_eq!(exit_code(&error), 64);
     }
 }

@@ -50,7 +50,7 @@ pub struct ServiceArgs {
     #[arg(long, default_value = "4GiB", value_parser = kvstore::config::parse_size)]
     pub memory: u64,
     /// Threads for the model and for in-process shards (default: all cores)
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// First tokens that the worker keeps
     #[arg(long, default_value_t = 128)]

@@ -59,6 +59,18 @@ pub enum ModelError {
         /// Tokens the model was trained for.
         trained: usize,
     },
+    /// The context is beyond what RoPE scaling reaches.
+    #[error(
+        "a context of {asked} tokens is beyond {most}, as far as scaling reaches from the {trained} the model was trained for"
+    )]
+    Scaling {
+        /// Tokens asked for.
+        asked: usize,
+        /// Tokens the model was trained for.
+        trained: usize,
+        /// The most tokens.
+        most: usize,
+    },
     /// A token id is outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     TokenId {
@@ -108,7 +120,7 @@ impl ModelError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
-            Self::Field { .. } | Self::Context { .. } | Self::TokenId { .. } => true,
+            Self::Field { .. } | Self::Context { .. } | Self::Scaling { .. } | Self::TokenId { .. } => true,
             _ => false,
         }
     }

@@ -7,6 +7,9 @@ use rayon::prelude::*;
 use super::config::{ModelConfig, RopeLayout};
 use super::error::ModelError;
 
+/// The largest factor: beyond it neighbouring positions are no longer told apart.
+const MOST_SCALING: f64 = 1e4;
+
 /// How the RoPE base grows with the context.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum RopeScaling {
@@ -27,7 +30,7 @@ impl FromStr for RopeScaling {
             "auto" => Ok(Self::Auto),
             "none" => Ok(Self::None),
             _ => match text.parse::<f64>() {
-                Ok(factor) if (1.0..=1e4).contains(&factor) => Ok(Self::Factor(factor)),
+                Ok(factor) if (1.0..=MOST_SCALING).contains(&factor) => Ok(Self::Factor(factor)),
                 _ => Err("expected auto, none or a factor from 1 to 10000".into()),
             },
         }
@@ -41,7 +44,8 @@ impl RopeScaling {
     /// and 5 at s = 16, where perplexity was measured flat, and a power of s in between and beyond.
     ///
     /// # Errors
-    /// [`ModelError::Context`] when scaling is off and `context` is beyond the trained one.
+    /// [`ModelError::Context`] when scaling is off and `context` is beyond the trained one; [`ModelError::Scaling`] when it
+    /// is on and `context` is beyond any scaling.
     pub fn base(self, config: &ModelConfig, context: usize) -> Result<f64, ModelError> {
         let trained = config.max_context;
         let factor = match self {
@@ -52,6 +56,10 @@ impl RopeScaling {
             }
             Self::None => 1.0,
         };
+        if factor > MOST_SCALING {
+            let most = (trained as f64 * MOST_SCALING) as usize;
+            return Err(ModelError::Scaling { asked: context, trained, most });
+        }
         if factor <= 1.0 {
             return Ok(config.rope_base);
         }
@@ -164,6 +172,9 @@ mod tests {
         assert_eq!(RopeScaling::None.base(&config, 8192).unwrap(), 1e5);
         let error = RopeScaling::None.base(&config, 8193).unwrap_err();
         assert!(error.to_string().contains("8193") && error.to_string().contains("8192"));
+        let error = RopeScaling::Auto.base(&config, usize::MAX).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("81920000"), "{error}");
+        assert!(RopeScaling::Auto.base(&config, 81_920_000).is_ok());
         assert!("0.5".parse::<RopeScaling>().is_err());
         assert_eq!("2".parse(), Ok(RopeScaling::Factor(2.0)));
     }
