@@ -12,10 +12,13 @@ use proptest::prelude::*;
 use worker::forward::{LayerAttention, LayerBlock, forward};
 use worker::model::{Loaded, ModelError, Precision, RopeScaling};
 
+/// Keys or values of one layer: a row per token.
+type TokenRows = Vec<Vec<f64>>;
+
 /// Full attention in f64 over everything it has seen.
 struct Plain {
     model: TinyModel,
-    rows: Vec<(Vec<Vec<f64>>, Vec<Vec<f64>>)>,
+    rows: Vec<(TokenRows, TokenRows)>,
 }
 
 impl Plain {
