@@ -3,19 +3,22 @@
 //! Cost comes from counts, not from the clock, so that the same input gives the same choice on every machine. The unit
 //! is one key of a sequential flat scan; the factors were measured on AVX2 (see docs/BENCHMARKS.md).
 
+use attention::Rows;
+
 use crate::calibrate::{Trial, Trials};
 use crate::span::{Finder, SpanIndex};
+use crate::summary::Packed;
 
 /// Cost of a key scored by the walk: random reads of its edges, its group and its row, and the pool.
 const WALK: f64 = 12.0;
-/// Cost of a key scored by a summary scan: a random read.
-const SCAN: f64 = 2.5;
+/// Cost of a key scored by a summary scan: runs of some sixty keys.
+const SCAN: f64 = 1.3;
 /// No graph has met the target with fewer keys, so a cheaper summary scan needs no graph to compare with.
 const FEWEST_WALKED: f64 = 700.0;
 
 /// Makes `index` search by summary, by the graph that `graph` builds, or flat: the cheapest that meets the target.
 pub(crate) fn choose(
-    index: &mut SpanIndex,
+    (index, keys): (&mut SpanIndex, &Rows<'_>),
     trials: &Trials<'_>,
     target: f32,
     graph: impl FnOnce(&SpanIndex) -> Finder,
@@ -23,7 +26,7 @@ pub(crate) fn choose(
     let cost = |trial: &Trial, factor: f64| {
         if trial.recall >= target { trial.scored * factor } else { f64::INFINITY }
     };
-    index.set_finder(Finder::Summary);
+    index.set_finder(Finder::Summary(Packed::new(&index.summary, keys)));
     let summary = trials.narrowest(index, target);
     let flat = Trial { width: 1, recall: 1.0, scored: index.tokens as f64 };
     let by_summary = cost(&summary, SCAN);

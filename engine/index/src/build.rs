@@ -13,7 +13,7 @@ use crate::hnsw::Hnsw;
 use crate::params::{BuildParams, BuildQueries, Kind};
 use crate::rows::QueryRows;
 use crate::span::{BuildStats, Finder, SpanIndex};
-use crate::summary::Summary;
+use crate::summary::{Packed, Summary};
 
 /// Ids within a span have 31 bits.
 const MOST_TOKENS: usize = 1 << 31;
@@ -71,10 +71,14 @@ pub fn build_with(
         };
         let start = Instant::now();
         match kind {
-            Kind::Auto => auto::choose(&mut index, &trials, params.target_recall, |i| graph(i, &mut stats)),
+            Kind::Auto => {
+                auto::choose((&mut index, keys), &trials, params.target_recall, |i| graph(i, &mut stats))
+            }
             Kind::Graph => index.set_finder(graph(&index, &mut stats)),
             Kind::Hnsw => index.set_finder(Finder::Hnsw(Box::new(Hnsw::build(k, keys)))),
-            Kind::Summary | Kind::Flat => index.set_finder(Finder::Summary),
+            Kind::Summary | Kind::Flat => {
+                index.set_finder(Finder::Summary(Packed::new(&index.summary, keys)))
+            }
         }
         if kind != Kind::Auto && truth.len() > 0 {
             let trial = trials.narrowest(&index, params.target_recall);

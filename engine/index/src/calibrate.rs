@@ -102,7 +102,7 @@ impl<'a> Trials<'a> {
         let target = (target + MARGIN).min(1.0);
         let widest = match index.finder {
             Finder::Flat => return self.run(index, 1),
-            Finder::Summary => index.summary.groups(),
+            Finder::Summary(_) => index.summary.groups(),
             Finder::Graph(_) | Finder::Hnsw(_) => (index.tokens / 4).max(8),
         };
         let mut good = self.run(index, 64.min(widest));

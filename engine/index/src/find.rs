@@ -44,13 +44,12 @@ impl Finding {
                 self.walk.ids.extend(0..index.tokens as u32);
                 self.rescore(k, keys, q);
             }
-            Finder::Summary => {
+            Finder::Summary(packed) => {
                 self.best_groups(&index.summary, group_scores, width, visible);
                 self.walk.clear();
-                for &(_, group) in &self.best {
-                    self.walk.ids.extend_from_slice(index.summary.members(group as usize));
-                }
-                self.rescore(k, keys, q);
+                let found = (&mut self.walk.ids, &mut self.walk.scores);
+                packed.scan(k, &index.summary, q, &self.best, found);
+                self.keys_scored = self.walk.ids.len();
             }
             Finder::Graph(graph) => {
                 let within = index.walked(visible);

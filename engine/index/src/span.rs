@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::graph::Graph;
 use crate::hnsw::Hnsw;
 use crate::params::Kind;
-use crate::summary::Summary;
+use crate::summary::{Packed, Summary};
 
 /// How a span is searched beyond its summary.
 #[derive(Debug)]
 pub(crate) enum Finder {
     Flat,
-    Summary,
+    Summary(Packed),
     Graph(Graph),
     Hnsw(Box<Hnsw>),
 }
@@ -71,7 +71,7 @@ impl SpanIndex {
     pub(crate) fn set_finder(&mut self, finder: Finder) {
         self.width = match &finder {
             Finder::Flat => 1,
-            Finder::Summary => self.summary.groups().div_ceil(8),
+            Finder::Summary(_) => self.summary.groups().div_ceil(8),
             Finder::Graph(_) => self.calibrate_k.max(32) * 2,
             Finder::Hnsw(_) => self.calibrate_k.max(32) * 4,
         };
@@ -82,7 +82,7 @@ impl SpanIndex {
     pub fn kind(&self) -> Kind {
         match self.finder {
             Finder::Flat => Kind::Flat,
-            Finder::Summary => Kind::Summary,
+            Finder::Summary(_) => Kind::Summary,
             Finder::Graph(_) => Kind::Graph,
             Finder::Hnsw(_) => Kind::Hnsw,
         }
@@ -112,7 +112,8 @@ impl SpanIndex {
     /// Bytes held beside keys and values.
     pub fn bytes(&self) -> usize {
         let finder = match &self.finder {
-            Finder::Flat | Finder::Summary => 0,
+            Finder::Flat => 0,
+            Finder::Summary(packed) => packed.bytes(),
             Finder::Graph(graph) => graph.bytes(),
             Finder::Hnsw(hnsw) => hnsw.bytes(),
         };
@@ -135,7 +136,7 @@ impl SpanIndex {
         let hidden = match self.finder {
             Finder::Graph(_) => self.walked(visible).len() as f64 / visible.len().max(1) as f64,
             Finder::Hnsw(_) => self.tokens as f64 / visible.len().max(1) as f64,
-            Finder::Flat | Finder::Summary => 1.0,
+            Finder::Flat | Finder::Summary(_) => 1.0,
         };
         ((base * wanted * hidden).ceil() as usize).clamp(1, self.tokens)
     }

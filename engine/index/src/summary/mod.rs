@@ -5,6 +5,7 @@
 
 mod cluster;
 mod estimate;
+mod packed;
 
 use attention::Rows;
 use half::f16;
@@ -12,6 +13,7 @@ use kernels::Kernels;
 use rayon::prelude::*;
 
 pub(crate) use estimate::{Cut, Remainder};
+pub(crate) use packed::Packed;
 
 /// Tokens that are clustered together.
 pub(crate) const SEGMENT: usize = 16_384;
