@@ -46,7 +46,16 @@ async fn append(session: &Session, tokens: usize) -> Result<u64, Error> {
     let (k, v) = kv(tokens);
     for layer in 0..LAYERS {
         session
-            .append(LayerChunk { layer, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None })
+            .append(LayerChunk {
+                layer,
+                begin: 0,
+                k: &k,
+                v: &v,
+                q: &[],
+                q_pos: &[],
+                q_window: 0,
+                seal_to: None,
+            })
             .await?;
     }
     Ok(session.watermark())
@@ -132,7 +141,8 @@ async fn chunks_without_acknowledgement_are_bounded() {
     let cluster = Cluster::connect_with(&[&fake.address], &config).await.expect("connect");
     let session = cluster.open(spec()).await.expect("open");
     let (k, v) = kv(2000);
-    let chunk = LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None };
+    let chunk =
+        LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None };
     let append = session.append(chunk);
     tokio::pin!(append);
     assert!(
@@ -229,7 +239,8 @@ async fn bad_input_is_refused_before_it_is_sent() {
     let (fakes, cluster) = fakes(1, &Faults::default()).await;
     let session = cluster.open(spec()).await.expect("open");
     let (k, v) = kv(4);
-    let good = LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None };
+    let good =
+        LayerChunk { layer: 0, begin: 0, k: &k, v: &v, q: &[], q_pos: &[], q_window: 0, seal_to: None };
     let q = halves(2 * HEADS.0 * DIMS.0, 3);
     for (bad, what) in [
         (LayerChunk { layer: LAYERS, ..good }, "the session has 3 layers"),
