@@ -31,8 +31,6 @@ pub struct FullCache {
     spec: WindowSpec,
     /// What later blocks attend to. Blocks that start an empty cache are always attended in full.
     pub mode: Mode,
-    /// Tokens of the block that started the cache: what shards seal at prefill.
-    prefilled: u64,
     /// `[layer][kv_head]`
     heads: Vec<Vec<HeadKv>>,
 }
@@ -41,7 +39,7 @@ impl FullCache {
     /// An empty cache.
     pub fn new(shape: KvShape, description: Description, spec: WindowSpec) -> Self {
         let heads = vec![vec![(Vec::new(), Vec::new()); shape.kv_heads]; shape.layers];
-        Self { shape, description, spec, mode: Mode::Full, prefilled: 0, heads }
+        Self { shape, description, spec, mode: Mode::Full, heads }
     }
 
     /// Drops every token at or beyond `tokens`.
@@ -54,9 +52,6 @@ impl FullCache {
 
     /// Appends the rows of a block.
     pub fn push(&mut self, block: &LayerBlock) {
-        if block.begin == 0 {
-            self.prefilled = block.tokens as u64;
-        }
         let dim = self.shape.dim;
         let row = self.shape.kv_heads * dim;
         for (h, (k, v)) in self.heads[block.layer].iter_mut().enumerate() {
@@ -86,19 +81,14 @@ impl FullCache {
             let range = range.start as usize..range.end as usize;
             attend_range(&kernels, &self.description, q, &keys, &values, range, &mut scratch.exact, out);
         };
+        if self.mode == Mode::Full {
+            exact(0..tokens, &mut out);
+            return out;
+        }
         for range in self.spec.local(tokens) {
             exact(range, &mut out);
         }
         let rest = self.spec.remote(tokens);
-        if self.mode == Mode::Full {
-            // The order of summation of a worker and a shard: rounding then differs nowhere, and what differs is meant.
-            let mut remote = vec![Partial::neutral(dim); group];
-            let sealed = self.spec.remote(self.prefilled).end.clamp(rest.start, rest.end);
-            exact(sealed..rest.end, &mut remote);
-            exact(rest.start..sealed, &mut remote);
-            out.iter_mut().zip(&remote).for_each(|(out, remote)| out.merge(remote));
-            return out;
-        }
         if let (Mode::ExactTopK(top), false) = (self.mode, rest.is_empty()) {
             let span = SpanView {
                 keys: Rows::contiguous(k, dim),
