@@ -19,9 +19,10 @@ const MAY_SEE: [(&str, &[&str]); 8] = [
 ];
 
 /// Outside crates (by the beginning of their name) that only one crate may use, and why.
-const ONE_USER: [(&str, &str, &str); 4] = [
+const ONE_USER: [(&str, &str, &str); 5] = [
     ("candle", "worker", "only the worker has a model"),
     ("cudarc", "worker", "only the worker has a GPU"),
+    ("hf-hub", "worker", "only the worker fetches models"),
     ("sled", "kvstore", "it is the catalogue's backend and may be replaced"),
     ("hnsw_rs", "index", "it is the conventional baseline, nothing else"),
 ];

@@ -1,5 +1,7 @@
 //! What the product is measured against, in one process: attention that holds all KV itself.
 
+use std::ops::Range;
+
 use attention::{Description, Partial, Rows, Scratch, attend_range};
 use half::f16;
 use index::{Ask, Budget, SpanView, attend_spans};
@@ -31,6 +33,8 @@ pub struct FullCache {
     spec: WindowSpec,
     /// What later blocks attend to. Blocks that start an empty cache are always attended in full.
     pub mode: Mode,
+    /// Tokens of the block that started the cache: what the shards hold in spans.
+    prefilled: u64,
     /// `[layer][kv_head]`
     heads: Vec<Vec<HeadKv>>,
 }
@@ -39,7 +43,7 @@ impl FullCache {
     /// An empty cache.
     pub fn new(shape: KvShape, description: Description, spec: WindowSpec) -> Self {
         let heads = vec![vec![(Vec::new(), Vec::new()); shape.kv_heads]; shape.layers];
-        Self { shape, description, spec, mode: Mode::Full, heads }
+        Self { shape, description, spec, mode: Mode::Full, prefilled: 0, heads }
     }
 
     /// Drops every token at or beyond `tokens`.
@@ -52,6 +56,9 @@ impl FullCache {
 
     /// Appends the rows of a block.
     pub fn push(&mut self, block: &LayerBlock) {
+        if block.begin == 0 {
+            self.prefilled = block.tokens as u64;
+        }
         let dim = self.shape.dim;
         let row = self.shape.kv_heads * dim;
         for (h, (k, v)) in self.heads[block.layer].iter_mut().enumerate() {
@@ -73,22 +80,30 @@ impl FullCache {
     ) -> Vec<Partial> {
         let (dim, group) = (self.shape.dim, self.shape.group());
         let (k, v) = &self.heads[layer][head];
-        let (keys, values) = (Rows::contiguous(k, dim), Rows::contiguous(v, dim));
         let mut out = vec![Partial::neutral(dim); group];
         let tokens = position + 1;
         let kernels = Kernels::native();
-        let mut exact = |range: std::ops::Range<u64>, out: &mut [Partial]| {
-            let range = range.start as usize..range.end as usize;
+        // `from`: the row that blocks of the sum are counted from.
+        let mut exact = |from: u64, range: Range<u64>, out: &mut [Partial]| {
+            let held = from as usize * dim..range.end as usize * dim;
+            let (keys, values) = (Rows::contiguous(&k[held.clone()], dim), Rows::contiguous(&v[held], dim));
+            let range = (range.start - from) as usize..(range.end - from) as usize;
             attend_range(&kernels, &self.description, q, &keys, &values, range, &mut scratch.exact, out);
         };
-        if self.mode == Mode::Full {
-            exact(0..tokens, &mut out);
-            return out;
-        }
         for range in self.spec.local(tokens) {
-            exact(range, &mut out);
+            exact(range.start, range, &mut out);
         }
         let rest = self.spec.remote(tokens);
+        if self.mode == Mode::Full {
+            // The order in which shard and worker sum at budget all, so that even rounding is the same there and every
+            // difference is one of the method.
+            let mut remote = vec![Partial::neutral(dim); group];
+            let sealed = self.spec.remote(self.prefilled).end.clamp(rest.start, rest.end);
+            exact(sealed, sealed..rest.end, &mut remote);
+            exact(0, rest.start..sealed, &mut remote);
+            out.iter_mut().zip(&remote).for_each(|(out, remote)| out.merge(remote));
+            return out;
+        }
         if let (Mode::ExactTopK(top), false) = (self.mode, rest.is_empty()) {
             let span = SpanView {
                 keys: Rows::contiguous(k, dim),

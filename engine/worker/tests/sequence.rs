@@ -112,8 +112,8 @@ fn budget_all_is_full_attention_in_every_geometry_and_around_every_boundary() {
             let (mut sequence, _) = Sequence::start(&bench.loaded.llama, at, &prompt, &spec, |_| ()).unwrap();
             let ours: Vec<f32> = sequence.extend(&forced).unwrap().flatten_all().unwrap().to_vec1().unwrap();
             let full = full(&bench, &prompt, &forced);
-            let worst = ours.iter().zip(&full).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst < 2e-3, "{n} tokens, {} heads: logits differ by {worst}", model.q_heads);
+            // Full attention sums in the order of worker and shards: whatever differs is a defect.
+            assert!(ours == full, "{n} tokens, {} heads: logits differ", model.q_heads);
             sequence.close().unwrap();
         }
     }

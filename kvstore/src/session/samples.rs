@@ -76,3 +76,43 @@ impl Samples {
         drop(self.charge.split(bytes(gone, self.width)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::{Budget, Kind};
+
+    /// Samples of one element at `positions`, each holding its own position.
+    fn samples(positions: &[u64], window: u64) -> Samples {
+        let purse = Budget::new(1 << 20).purse(0).unwrap();
+        let mut samples = Samples::new(1, purse.charge(Kind::Scratch, bytes(positions.len(), 1)).unwrap());
+        let q: Vec<f16> = positions.iter().map(|&p| f16::from_f32(p as f32)).collect();
+        samples.extend_strided(positions, &q, 0, 1);
+        samples.window = window;
+        samples
+    }
+
+    fn taken(samples: &mut Samples, begin: u64, end: u64) -> Option<(Vec<f32>, Vec<u32>)> {
+        let (queries, _) = samples.take(begin, end, 1)?;
+        Some((queries.q.iter().map(|q| q.to_f32()).collect(), queries.visible))
+    }
+
+    #[test]
+    fn a_query_sees_what_lies_before_the_workers_window() {
+        // Without a window up to and with its own position, with one that many tokens fewer; never beyond the span.
+        assert_eq!(taken(&mut samples(&[0, 3, 9], 0), 0, 8), Some((vec![0.0, 3.0, 9.0], vec![1, 4, 8])));
+        assert_eq!(taken(&mut samples(&[0, 3, 9], 3), 0, 8), Some((vec![3.0, 9.0], vec![1, 7])));
+        // Span-local, and none when nothing of the span is seen.
+        assert_eq!(taken(&mut samples(&[3, 7, 9], 2), 6, 8), Some((vec![9.0], vec![2])));
+        assert_eq!(taken(&mut samples(&[3, 7], 2), 6, 8), None);
+    }
+
+    #[test]
+    fn queries_beyond_the_span_stay_for_the_next() {
+        let mut samples = samples(&[1, 5, 6, 9], 2);
+        assert_eq!(taken(&mut samples, 0, 6), Some((vec![5.0, 6.0, 9.0], vec![4, 5, 6])));
+        assert_eq!((samples.pos.clone(), samples.last()), (vec![6, 9], Some(9)));
+        assert_eq!(taken(&mut samples, 6, 10), Some((vec![9.0], vec![2])));
+        assert_eq!(samples.pos, Vec::<u64>::new());
+    }
+}

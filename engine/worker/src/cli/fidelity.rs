@@ -169,11 +169,17 @@ fn one_text(
     let start = sequence.checkpoint();
 
     let progress = Progress::new(&format!("{label}: methods"), tallies.len() as u64 + 1);
+    // In the blocks of `Sequence::extend`: products of many rows round differently from those of few.
+    let chunk = spec.window.chunk as usize;
     let local = |cache: &mut FullCache, mode: Mode| -> anyhow::Result<Vec<f32>> {
         cache.mode = mode;
-        let (hidden, _) = forward(model, forced, split as u64, cache)?;
+        let mut logits = Vec::new();
+        for (i, block) in forced.chunks(chunk).enumerate() {
+            let (hidden, _) = forward(model, block, (split + i * chunk) as u64, cache)?;
+            logits.extend(model.head(&hidden)?.flatten_all()?.to_vec1::<f32>()?);
+        }
         cache.truncate(split);
-        Ok(model.head(&hidden)?.flatten_all()?.to_vec1()?)
+        Ok(logits)
     };
     let full = local(&mut cache, Mode::Full)?;
     progress.step();

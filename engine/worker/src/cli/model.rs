@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::model::{Loaded, ModelError, Precision, RopeScaling};
+use crate::model::{self, Loaded, ModelError, Precision, RopeScaling};
 
 /// Weights in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,7 +18,8 @@ enum Weights {
 /// Which model, and for which context.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// A .gguf file, or a directory with config.json, tokenizer.json and *.safetensors (default: SmolLM2-135M-Instruct, fetched once)
+    /// A .gguf file, a directory with config.json, tokenizer.json and *.safetensors, or hub:OWNER/NAME[@REVISION] in
+    /// builds with the feature hub (default: SmolLM2-135M-Instruct, fetched once)
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// NTK scaling of the RoPE base: auto (by context / trained context), none, or a factor
@@ -47,6 +48,7 @@ impl ModelArgs {
             Weights::F16 => Precision::Half,
             Weights::F32 => Precision::Single,
         };
-        Loaded::load(self.model.as_deref(), precision, self.rope_scale)
+        let path = self.model.as_deref().map(model::resolve).transpose()?;
+        Loaded::load(path.as_deref(), precision, self.rope_scale)
     }
 }

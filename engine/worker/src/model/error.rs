@@ -84,6 +84,22 @@ pub enum ModelError {
     /// The default model could not be fetched.
     #[error("default model: {0}")]
     Fetch(String),
+    /// A model could not be had from the hub.
+    #[error("{name}: {reason}")]
+    Hub {
+        /// `hub:OWNER/NAME[@REVISION]` as given.
+        name: String,
+        /// One line.
+        reason: String,
+    },
+    /// A model was asked for under a name that this build cannot follow.
+    #[error("{name}: {reason}")]
+    Name {
+        /// The name as given.
+        name: String,
+        /// One line.
+        reason: String,
+    },
     /// The tensor library refused an operation; a defect here rather than in the input.
     #[error("model arithmetic: {0}")]
     Compute(String),
@@ -120,14 +136,18 @@ impl ModelError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
-            Self::Field { .. } | Self::Context { .. } | Self::Scaling { .. } | Self::TokenId { .. } => true,
+            Self::Field { .. }
+            | Self::Context { .. }
+            | Self::Scaling { .. }
+            | Self::TokenId { .. }
+            | Self::Name { .. } => true,
             _ => false,
         }
     }
 
     /// Something outside this process was not there (exit code 69).
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Fetch(_))
+        matches!(self, Self::Fetch(_) | Self::Hub { .. })
     }
 }
 
@@ -138,7 +158,7 @@ impl From<candle_core::Error> for ModelError {
 }
 
 /// Library errors may carry a backtrace; users get the first line.
-fn first_line(text: impl ToString) -> String {
+pub(crate) fn first_line(text: impl ToString) -> String {
     let text = text.to_string();
     text.lines().next().unwrap_or_default().trim().to_string()
 }

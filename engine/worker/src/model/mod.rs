@@ -6,7 +6,7 @@
 //! - [`rope`]: position embedding and its scaling
 //! - [`llama`]: the block: embed, qkv, finish, head
 //! - [`tokenizer`]: text, ids, chat turns
-//! - [`fetch`]: the default model
+//! - [`fetch`]: the default model; [`hub`]: models by their name on the hub
 
 use std::path::Path;
 
@@ -14,6 +14,7 @@ mod config;
 mod error;
 mod fetch;
 mod gguf;
+mod hub;
 mod llama;
 mod matrix;
 mod parts;
@@ -24,6 +25,7 @@ mod tokenizer;
 pub use config::{ModelConfig, RopeLayout};
 pub use error::ModelError;
 pub use fetch::default_model;
+pub use hub::resolve;
 pub use llama::Llama;
 pub use matrix::Precision;
 pub use rope::RopeScaling;
