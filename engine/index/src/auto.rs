@@ -4,10 +4,11 @@
 //! is one key of a sequential flat scan; the factors were measured on AVX2 (see docs/BENCHMARKS.md).
 
 use attention::Rows;
+use kernels::Kernels;
 
 use crate::calibrate::{Trial, Trials};
 use crate::span::{Finder, SpanIndex};
-use crate::summary::Packed;
+use crate::summary::Codes;
 
 /// Cost of a key scored by the walk: random reads of its edges, its group and its row, and the pool.
 const WALK: f64 = 12.0;
@@ -18,7 +19,7 @@ const FEWEST_WALKED: f64 = 700.0;
 
 /// Makes `index` search by summary, by the graph that `graph` builds, or flat: the cheapest that meets the target.
 pub(crate) fn choose(
-    (index, keys): (&mut SpanIndex, &Rows<'_>),
+    (k, index, keys): (&Kernels, &mut SpanIndex, &Rows<'_>),
     trials: &Trials<'_>,
     target: f32,
     graph: impl FnOnce(&SpanIndex) -> Finder,
@@ -26,7 +27,7 @@ pub(crate) fn choose(
     let cost = |trial: &Trial, factor: f64| {
         if trial.recall >= target { trial.scored * factor } else { f64::INFINITY }
     };
-    index.set_finder(Finder::Summary(Packed::new(&index.summary, keys)));
+    index.set_finder(Finder::Summary(Codes::new(k, &index.summary, keys)));
     let summary = trials.narrowest(index, target);
     let flat = Trial { width: 1, recall: 1.0, scored: index.tokens as f64 };
     let by_summary = cost(&summary, SCAN);

@@ -13,7 +13,7 @@ use crate::hnsw::Hnsw;
 use crate::params::{BuildParams, BuildQueries, Kind};
 use crate::rows::QueryRows;
 use crate::span::{BuildStats, Finder, SpanIndex};
-use crate::summary::{Packed, Summary};
+use crate::summary::{Codes, Summary};
 
 /// Ids within a span have 31 bits.
 const MOST_TOKENS: usize = 1 << 31;
@@ -72,12 +72,12 @@ pub fn build_with(
         let start = Instant::now();
         match kind {
             Kind::Auto => {
-                auto::choose((&mut index, keys), &trials, params.target_recall, |i| graph(i, &mut stats))
+                auto::choose((k, &mut index, keys), &trials, params.target_recall, |i| graph(i, &mut stats))
             }
             Kind::Graph => index.set_finder(graph(&index, &mut stats)),
             Kind::Hnsw => index.set_finder(Finder::Hnsw(Box::new(Hnsw::build(k, keys)))),
             Kind::Summary | Kind::Flat => {
-                index.set_finder(Finder::Summary(Packed::new(&index.summary, keys)))
+                index.set_finder(Finder::Summary(Codes::new(k, &index.summary, keys)))
             }
         }
         if kind != Kind::Auto && truth.len() > 0 {

@@ -1,14 +1,13 @@
 //! Budget by coverage: as few tokens as reach a share of the mass.
 //!
-//! Finalists are taken from the best downwards until the exact mass is the share of all: of what is taken, of the other
-//! finalists, and of everything else, which the summary estimates. When the finalists run out, the search widens.
+//! Finalists are taken from the best downwards until the exact mass is the share of all, which is the mass of what the
+//! search saw and, for everything else, the summary's estimate. When the finalists run out, the search widens.
 
 use attention::Partial;
 
 use crate::flat;
 use crate::scratch::Scratch;
 use crate::select::Step;
-use crate::summary::Cut;
 
 /// Finalists of the first search.
 const FIRST: usize = 128;
@@ -62,57 +61,26 @@ fn enough(
 ) -> Option<usize> {
     let d = &step.ask.description;
     let numbers = (step.k, d);
-    let mut left = Vec::with_capacity(step.spans.len());
+    let mut masses = vec![f64::from(out.log_sum_exp())];
     for (s, view) in step.spans.iter().enumerate() {
-        let Some(index) = view.index else {
-            left.push(flat::log_mass(
-                numbers,
-                (&view.keys, &view.visible),
-                step.query(head),
-                &mut scratch.flat,
-            ));
-            continue;
-        };
-        let summary = &index.summary;
-        let groups = summary.groups();
-        scratch
-            .bring_cut((index.uid, view.visible.clone()), || Cut::new(summary, &view.values, &view.visible));
-        let scores = std::mem::take(&mut scratch.group_scores[s]);
-        if let Some((cut, remainder)) = scratch.cut() {
-            let scores = &scores[head * groups..(head + 1) * groups];
-            left.push(remainder.log_mass(numbers, (summary, cut), scores));
-        }
-        scratch.group_scores[s] = scores;
-    }
-    let before = f64::from(out.log_sum_exp());
-    let best = scratch.best.first().map_or(f64::NEG_INFINITY, |b| f64::from(d.logit(b.0)));
-    let m = left.iter().copied().fold(before.max(best), f64::max);
-    // What finalists beyond the selection weigh is known exactly; the means speak for the others only. They would
-    // understate it: the best keys of a group are far above its mean.
-    let mut others: f64 = left.iter().map(|l| (l - m).exp()).sum();
-    let mut beyond = 0.0;
-    for &(score, id) in &scratch.best {
-        let z = f64::from(d.logit(score));
-        let s = scratch.base.partition_point(|&b| b <= id) - 1;
-        let counted = match step.spans[s].index {
-            None => z,
+        masses.push(match view.index {
+            None => flat::log_mass(numbers, (&view.keys, &view.visible), step.query(head), &mut scratch.flat),
             Some(index) => {
-                let group = index.summary.group_of((id - scratch.base[s]) as usize);
-                f64::from(d.logit(scratch.group_scores[s][head * index.summary.groups() + group]))
+                let mut remainder = std::mem::take(&mut scratch.remainder);
+                let mass = remainder.log_mass(numbers, &step.means((s, view, index), head, scratch));
+                scratch.remainder = remainder;
+                mass
             }
-        };
-        others -= (counted - m).exp();
-        beyond += (z - m).exp();
+        });
     }
-    let others = others.max(0.0);
-    let mut exact = (before - m).exp();
-    for (taken, &(score, _)) in scratch.best.iter().enumerate() {
-        if exact >= share * (exact + beyond + others) {
+    let m = masses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = masses.iter().map(|mass| (mass - m).exp()).sum();
+    let mut exact = (masses[0] - m).exp();
+    for (taken, finalist) in scratch.best.iter().enumerate() {
+        if exact >= share * total {
             return Some(taken);
         }
-        let mass = (f64::from(d.logit(score)) - m).exp();
-        exact += mass;
-        beyond = (beyond - mass).max(0.0);
+        exact += (f64::from(d.logit(finalist.score)) - m).exp();
     }
-    (exact >= share * (exact + others)).then_some(scratch.best.len())
+    (exact >= share * total).then_some(scratch.best.len())
 }

@@ -8,7 +8,7 @@ use kernels::{Kernels, topk::TopK};
 
 use crate::graph::{ENTRY_GROUPS, ENTRY_MEMBERS, Stop, Walk};
 use crate::span::{Finder, SpanIndex};
-use crate::summary::Summary;
+use crate::summary::{CodedQuery, Summary};
 
 /// How many spreads above its group's mean a key may be expected. Lower leaves more unscored and needs a wider pool.
 const PROMISE: f32 = 3.5;
@@ -19,7 +19,10 @@ pub(crate) struct Finding {
     pub walk: Walk,
     groups: Option<TopK>,
     best: Vec<(f32, u32)>,
+    /// The numbers of the same groups.
+    chosen: Vec<u32>,
     bounds: Vec<f32>,
+    coded: CodedQuery,
     /// Keys scored by the last search.
     pub keys_scored: usize,
     /// Bytes of edges read by the last search.
@@ -27,8 +30,8 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// Scores the keys that the index proposes: `walk.ids` with `walk.scores` (raw q . k), each key once, hidden ones
-    /// perhaps included. `group_scores` are the products of `q` with the summary's means.
+    /// Scores the keys that the index proposes: `walk.ids` with `walk.scores` (raw q . k, of a coded index close to it),
+    /// each key once, hidden ones perhaps included. `group_scores` are the products of `q` with the summary's means.
     pub fn search(
         &mut self,
         k: &Kernels,
@@ -44,11 +47,16 @@ impl Finding {
                 self.walk.ids.extend(0..index.tokens as u32);
                 self.rescore(k, keys, q);
             }
-            Finder::Summary(packed) => {
+            Finder::Summary(codes) => {
                 self.best_groups(&index.summary, group_scores, width, visible);
+                self.chosen.clear();
+                self.chosen.extend(self.best.iter().map(|b| b.1));
+                // In the order of memory.
+                self.chosen.sort_unstable();
+                codes.prepare(q, &mut self.coded);
                 self.walk.clear();
                 let found = (&mut self.walk.ids, &mut self.walk.scores);
-                packed.scan(k, &index.summary, q, &self.best, found);
+                codes.scan(k, &index.summary, (&mut self.coded, group_scores), &self.chosen, found);
                 self.keys_scored = self.walk.ids.len();
             }
             Finder::Graph(graph) => {
@@ -77,22 +85,24 @@ impl Finding {
         self.keys_scored = walk.ids.len();
     }
 
-    /// The best groups with an entry within `visible`.
+    /// The best groups with an entry within `visible`, in no particular order.
     fn best_groups(&mut self, summary: &Summary, scores: &[f32], count: usize, visible: &Range<usize>) {
         let top = self.groups.get_or_insert_with(|| TopK::new(count));
         top.reset(count);
-        if visible.start == 0 && visible.end >= summary.tokens() {
-            top.push_run(scores, 0);
-        } else {
-            for (group, &score) in scores.iter().enumerate() {
+        for (groups, tokens) in summary.segments() {
+            if visible.start <= tokens.start && tokens.end <= visible.end {
+                top.push_run(&scores[groups.clone()], groups.start as u32);
+                continue;
+            }
+            for group in groups {
                 let mut entries = summary.members(group).iter().take(ENTRY_MEMBERS);
                 if entries.any(|&id| visible.contains(&(id as usize))) {
-                    top.push(score, group as u32);
+                    top.push(scores[group], group as u32);
                 }
             }
         }
         self.best.clear();
-        top.drain_sorted(&mut self.best);
+        top.drain(&mut self.best);
     }
 }
 

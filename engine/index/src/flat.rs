@@ -11,7 +11,8 @@ use crate::scratch::Flat;
 /// Keys per step; their scores stay in the first-level cache.
 const BLOCK: usize = 1024;
 
-/// Offers every visible key to the selection of each query row, numbered from `base` on.
+/// Offers every visible key to the selection of each query row, numbered from `base` on, and shows each run of scores:
+/// `look(row, first id, scores)`.
 pub(crate) fn scan(
     k: &Kernels,
     (keys, visible): (&Rows<'_>, Range<usize>),
@@ -19,15 +20,18 @@ pub(crate) fn scan(
     base: u32,
     flat: &mut Flat,
     tops: &mut [TopK],
+    mut look: impl FnMut(usize, u32, &[f32]),
 ) {
     let dim = keys.dim();
     for (first, run) in keys.runs(visible) {
         for (b, rows) in run.chunks(BLOCK * dim).enumerate() {
             let n = rows.len() / dim;
+            let first = (first + b * BLOCK) as u32;
             flat.scores.resize(tops.len() * n, 0.0);
             k.dot_rows(q, dim, rows, &mut flat.scores);
-            for (top, scores) in tops.iter_mut().zip(flat.scores.chunks(n)) {
-                top.push_run(scores, base + (first + b * BLOCK) as u32);
+            for (row, (top, scores)) in tops.iter_mut().zip(flat.scores.chunks(n)).enumerate() {
+                top.push_run(scores, base + first);
+                look(row, first, scores);
             }
         }
     }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use kernels::topk::TopK;
 
 use crate::find::Finding;
-use crate::summary::{Cut, Remainder};
+use crate::summary::{Cut, Remainder, Seen, Taken};
 
 /// Cuts that are kept; more spans than this in one call recompute some.
-const KEPT_CUTS: usize = 64;
+const KEPT_CUTS: usize = 256;
 
 /// An index and a visible range of its span.
 type CutKey = (u64, Range<usize>);
@@ -25,15 +25,34 @@ pub struct Scratch {
     /// First token number of each span in the numbering over all spans.
     pub(crate) base: Vec<u32>,
     pub(crate) flat: Flat,
+    /// What the search saw on the way: [spans, group].
+    pub(crate) seen: Vec<Seen>,
+    /// What a search came home with.
+    pub(crate) drained: Vec<(f32, u32)>,
+    /// Positions among the finalists.
+    pub(crate) picked: Vec<u32>,
     /// The finalists of a head, best first.
-    pub(crate) best: Vec<(f32, u32)>,
-    /// The selection of a head: (token number, q . k), by token number.
-    pub(crate) chosen: Vec<(u32, f32)>,
-    /// The part of the selection in one span, span-local.
+    pub(crate) best: Vec<Finalist>,
+    /// The selection of a head, by token number.
+    pub(crate) chosen: Vec<Finalist>,
+    /// The part of the selection in one span: (span-local id, q . k).
     pub(crate) local: Vec<(u32, f32)>,
+    /// The same for the estimate.
+    pub(crate) taken: Vec<Taken>,
     pub(crate) remainder: Remainder,
     /// Cuts by (index, visible range), most recent last.
     cuts: Vec<(CutKey, Cut)>,
+}
+
+/// A token that a search proposes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finalist {
+    /// Number over all spans.
+    pub id: u32,
+    /// q . k
+    pub score: f32,
+    /// The product by which it was found: the score, or close to it in a coded span.
+    pub seen: f32,
 }
 
 /// Working memory of the flat scan.
@@ -66,8 +85,8 @@ impl Scratch {
         }
     }
 
-    /// The cut that was brought last, and the memory to estimate with.
-    pub(crate) fn cut(&mut self) -> Option<(&Cut, &mut Remainder)> {
-        self.cuts.last().map(|(_, cut)| (cut, &mut self.remainder))
+    /// The cut that was brought last.
+    pub(crate) fn cut(&self) -> &Cut {
+        &self.cuts[self.cuts.len() - 1].1
     }
 }

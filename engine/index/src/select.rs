@@ -10,12 +10,15 @@ use kernels::{Kernels, topk::TopK};
 
 use crate::coverage;
 use crate::flat;
-use crate::scratch::Scratch;
+use crate::scratch::{Finalist, Scratch};
 use crate::span::{Finder, SpanIndex};
-use crate::summary::Cut;
+use crate::summary::{Cut, Means, Taken};
 
 /// Up to this many visible tokens a scan is cheaper than a walk.
 const SHORT: usize = 1024;
+/// Candidates beyond the wanted number where codes rank them: so many, and so large a part of the wanted.
+const SLACK: usize = 16;
+const SLACK_PART: usize = 8;
 /// A search for more than this part of the visible tokens scores most of them anyway.
 const LARGE_PART: usize = 8;
 
@@ -60,6 +63,13 @@ pub struct Ask<'a> {
     pub width: Option<usize>,
     /// When to stop searching and to answer with what was found.
     pub deadline: Option<Instant>,
+}
+
+impl Ask<'_> {
+    /// Whether the mass of what is not selected matters.
+    fn wants_mass(&self) -> bool {
+        self.estimate || matches!(self.budget, Budget::Coverage(_))
+    }
 }
 
 /// The exactly attended (span, span-local id) of each query head, ascending.
@@ -178,12 +188,18 @@ impl Step<'_, '_> {
         }
     }
 
-    /// Looks for the best `n` of the given heads in all spans; the finalists are left in `scratch.tops`.
+    /// Looks for the best `n` of the given heads in all spans; the candidates are left in `scratch.tops`.
     pub fn search(&mut self, heads: Range<usize>, n: usize, scratch: &mut Scratch) {
+        let coded = self.spans.iter().any(|view| is_coded(view, n));
+        let candidates = if coded { n.saturating_add(n / SLACK_PART + SLACK) } else { n };
         for top in &mut scratch.tops[heads.clone()] {
-            top.reset(n);
+            top.reset(candidates);
         }
+        scratch.seen.resize_with(scratch.seen.len().max(self.spans.len() * self.ask.group), Default::default);
         for (s, view) in self.spans.iter().enumerate() {
+            for head in heads.clone() {
+                scratch.seen[s * self.ask.group + head].clear();
+            }
             match view.index {
                 Some(index) if !is_scanned(view, n) => {
                     for head in heads.clone() {
@@ -201,9 +217,16 @@ impl Step<'_, '_> {
         let n = view.visible.len() as f64;
         self.stats.keys_scored += n * heads.len() as f64;
         self.stats.bytes_read += n * 2.0 * dim as f64;
-        let tops = &mut scratch.tops[heads];
+        let tops = &mut scratch.tops[heads.clone()];
         let keys = (&view.keys, view.visible.clone());
-        flat::scan(self.k, keys, q, scratch.base[s], &mut scratch.flat, tops);
+        let numbers = (self.k, &self.ask.description);
+        let noting = view.index.filter(|_| self.ask.wants_mass());
+        let seen = &mut scratch.seen[s * self.ask.group..];
+        flat::scan(self.k, keys, q, scratch.base[s], &mut scratch.flat, tops, |row, first, scores| {
+            if let Some(index) = noting {
+                seen[heads.start + row].note(numbers, &index.summary, (first.., scores));
+            }
+        });
     }
 
     fn search_index(
@@ -223,50 +246,93 @@ impl Step<'_, '_> {
         let finding = &mut scratch.finding;
         let query = (self.query(head), scores);
         finding.search(self.k, (index, &view.keys), query, (width, &view.visible), self.ask.deadline);
-        let top = &mut scratch.tops[head];
-        let found = finding.walk.scores.iter().zip(&finding.walk.ids);
-        if view.visible == (0..index.tokens) {
-            found.for_each(|(&score, &id)| top.push(score, scratch.base[s] + id));
-        } else {
-            found
-                .filter(|&(_, &id)| view.visible.contains(&(id as usize)))
-                .for_each(|(&score, &id)| top.push(score, scratch.base[s] + id));
+        let found = &mut finding.walk;
+        if view.visible != (0..index.tokens) {
+            for (score, &id) in found.scores.iter_mut().zip(&found.ids) {
+                if !view.visible.contains(&(id as usize)) {
+                    *score = f32::NEG_INFINITY;
+                }
+            }
+        }
+        scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
+        if self.ask.wants_mass() {
+            let seen = &mut scratch.seen[s * self.ask.group + head];
+            seen.note(
+                (self.k, &self.ask.description),
+                &index.summary,
+                (found.ids.iter().copied(), &found.scores),
+            );
         }
         self.stats.deadline_hit |= finding.walk.late || late;
         self.stats.keys_scored += finding.keys_scored as f64;
-        self.stats.bytes_read += (finding.keys_scored * view.keys.dim() * 2 + finding.edge_bytes) as f64;
+        let key_bytes = if index.is_coded() { view.keys.dim() } else { 2 * view.keys.dim() };
+        self.stats.bytes_read += (finding.keys_scored * key_bytes + finding.edge_bytes) as f64;
     }
 
     /// The finalists of a head, best first, into `scratch.best`. Where a search over crowded or hidden neighbourhoods
     /// came home with fewer than there are, everything is scanned.
     pub fn finalists(&mut self, head: usize, n: usize, scratch: &mut Scratch) {
-        scratch.best.clear();
-        scratch.tops[head].drain_sorted(&mut scratch.best);
+        let coded = self.spans.iter().any(|view| is_coded(view, n));
+        self.drain(head, n, coded, scratch);
         let total: usize = self.spans.iter().map(|s| s.visible.len()).sum();
         if scratch.best.len() < n.min(total) && !self.stats.deadline_hit {
             scratch.tops[head].reset(n);
             for (s, view) in self.spans.iter().enumerate() {
+                scratch.seen[s * self.ask.group + head].clear();
                 self.scan((s, view), head..head + 1, scratch);
             }
-            scratch.best.clear();
-            scratch.tops[head].drain_sorted(&mut scratch.best);
+            self.drain(head, n, false, scratch);
         }
+    }
+
+    /// The candidates of a head, scored exactly, the best `n` of them. `coded`: those of coded spans are not yet.
+    fn drain(&mut self, head: usize, n: usize, coded: bool, scratch: &mut Scratch) {
+        scratch.drained.clear();
+        scratch.tops[head].drain_sorted(&mut scratch.drained);
+        scratch.best.clear();
+        let visible = scratch.drained.iter().filter(|c| c.0 > f32::NEG_INFINITY);
+        scratch.best.extend(visible.map(|&(score, id)| Finalist { id, score, seen: score }));
+        if coded {
+            for (s, view) in self.spans.iter().enumerate().filter(|(_, view)| is_coded(view, n)) {
+                self.rescore((s, view), head, scratch);
+            }
+            scratch.best.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.id.cmp(&b.id)));
+            scratch.best.truncate(n);
+        }
+    }
+
+    /// Exact scores for the finalists of a coded span.
+    fn rescore(&mut self, (s, view): (usize, &SpanView<'_>), head: usize, scratch: &mut Scratch) {
+        let base = scratch.base[s];
+        let range = base..base + view.keys.len() as u32;
+        let best = &mut scratch.best;
+        scratch.picked.clear();
+        scratch.picked.extend((0..best.len() as u32).filter(|&i| range.contains(&best[i as usize].id)));
+        let scores = &mut scratch.flat.scores;
+        scores.resize(scratch.picked.len(), 0.0);
+        let row = |&i: &u32| view.keys.row((best[i as usize].id - base) as usize);
+        self.k.dot_gather(self.query(head), view.keys.dim(), scratch.picked.iter().map(row), scores);
+        for (&i, &score) in scratch.picked.iter().zip(scores.iter()) {
+            best[i as usize].score = score;
+        }
+        self.stats.bytes_read += (scratch.picked.len() * view.keys.dim() * 2) as f64;
     }
 
     /// Exact attention over `scratch.best`, and the estimate of the rest.
     pub fn attend(&mut self, head: usize, scratch: &mut Scratch, out: &mut Partial) {
         scratch.chosen.clear();
-        scratch.chosen.extend(scratch.best.iter().map(|&(score, id)| (id, score)));
-        scratch.chosen.sort_unstable_by_key(|c| c.0);
+        scratch.chosen.extend_from_slice(&scratch.best);
+        scratch.chosen.sort_unstable_by_key(|c| c.id);
         let mut from = 0;
         for (s, view) in self.spans.iter().enumerate() {
             let base = scratch.base[s];
             let end = base as usize + view.keys.len();
-            let n = scratch.chosen[from..].partition_point(|c| (c.0 as usize) < end);
+            let n = scratch.chosen[from..].partition_point(|c| (c.id as usize) < end);
+            let chosen = &scratch.chosen[from..from + n];
             scratch.local.clear();
-            scratch
-                .local
-                .extend(scratch.chosen[from..from + n].iter().map(|&(id, score)| (id - base, score)));
+            scratch.local.extend(chosen.iter().map(|c| (c.id - base, c.score)));
+            scratch.taken.clear();
+            scratch.taken.extend(chosen.iter().map(|c| Taken { token: c.id - base, seen: c.seen }));
             from += n;
             let d = &self.ask.description;
             attend_ids(self.k, d, &scratch.local, &view.values, &mut scratch.attention, out);
@@ -281,7 +347,7 @@ impl Step<'_, '_> {
         }
     }
 
-    /// Adds what was not selected of a span. `scratch.local` holds what was.
+    /// Adds what was not selected of a span. `scratch.local` and `scratch.taken` hold what was.
     fn estimate(
         &mut self,
         (s, view): (usize, &SpanView<'_>),
@@ -303,20 +369,42 @@ impl Step<'_, '_> {
             self.stats.bytes_read += (view.visible.len() * 2 * (view.keys.dim() + view.values.dim())) as f64;
             return out.merge(&rest);
         };
+        let mut remainder = std::mem::take(&mut scratch.remainder);
+        let taken = std::mem::take(&mut scratch.taken);
+        let means = self.means((s, view, index), head, scratch);
+        out.merge(&remainder.estimate(numbers, &means, &taken, &view.values));
+        scratch.taken = taken;
+        self.stats.bytes_read += (index.summary.groups() * view.values.dim() * 2) as f64;
+        scratch.remainder = remainder;
+    }
+
+    /// What a head knows of the groups of a span.
+    pub fn means<'s>(
+        &self,
+        (s, view, index): (usize, &SpanView<'_>, &'s SpanIndex),
+        head: usize,
+        scratch: &'s mut Scratch,
+    ) -> Means<'s> {
         let summary = &index.summary;
         let groups = summary.groups();
         scratch
             .bring_cut((index.uid, view.visible.clone()), || Cut::new(summary, &view.values, &view.visible));
-        let selected = std::mem::take(&mut scratch.local);
-        let scores = std::mem::take(&mut scratch.group_scores[s]);
-        if let Some((cut, remainder)) = scratch.cut() {
-            let scores = &scores[head * groups..(head + 1) * groups];
-            out.merge(&remainder.estimate(numbers, (summary, cut), scores, &selected, &view.values));
+        let d = &self.ask.description;
+        let square: f32 = self.query(head).iter().map(|x| x * x).sum();
+        Means {
+            summary,
+            cut: scratch.cut(),
+            scores: &scratch.group_scores[s][head * groups..(head + 1) * groups],
+            // A soft-cap bends the variance too; without knowing how, nothing is added.
+            lift: if d.softcap.is_some() { 0.0 } else { index.lift * d.scale * d.scale * square },
+            seen: &scratch.seen[s * self.ask.group + head],
         }
-        self.stats.bytes_read += (groups * view.values.dim() * 4) as f64;
-        scratch.local = selected;
-        scratch.group_scores[s] = scores;
     }
+}
+
+/// Whether a search for `n` reads the codes of a span in place of its keys.
+fn is_coded(view: &SpanView<'_>, n: usize) -> bool {
+    !is_scanned(view, n) && view.index.is_some_and(SpanIndex::is_coded)
 }
 
 /// Whether a search for `n` scans the visible range rather than using the index.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::graph::Graph;
 use crate::hnsw::Hnsw;
 use crate::params::Kind;
-use crate::summary::{Packed, Summary};
+use crate::summary::{Codes, Summary};
 
 /// How a span is searched beyond its summary.
 #[derive(Debug)]
 pub(crate) enum Finder {
     Flat,
-    Summary(Packed),
+    Summary(Codes),
     Graph(Graph),
     Hnsw(Box<Hnsw>),
 }
@@ -35,6 +35,10 @@ pub struct BuildStats {
     pub rows_held_back: usize,
 }
 
+/// Share of the variance of the logits within a group that is added to the logit of its mean. A normal distribution
+/// would ask for a half; without the best keys, which are selected, much less is right.
+const LIFT: f32 = 0.1;
+
 /// Numbers that identify an index within this process, so that scratch memory can keep what it computed for it.
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
 
@@ -48,6 +52,8 @@ pub struct SpanIndex {
     pub(crate) width: usize,
     pub(crate) calibrate_k: usize,
     pub(crate) recall: Option<f32>,
+    /// See [`LIFT`].
+    pub(crate) lift: f32,
     pub(crate) stats: BuildStats,
 }
 
@@ -61,6 +67,7 @@ impl SpanIndex {
             width: 1,
             calibrate_k,
             recall: None,
+            lift: LIFT,
             stats: BuildStats::default(),
         };
         index.set_finder(finder);
@@ -109,11 +116,16 @@ impl SpanIndex {
         &self.stats
     }
 
+    /// Whether the scores that a search reports are those of codes.
+    pub(crate) fn is_coded(&self) -> bool {
+        matches!(self.finder, Finder::Summary(_))
+    }
+
     /// Bytes held beside keys and values.
     pub fn bytes(&self) -> usize {
         let finder = match &self.finder {
             Finder::Flat => 0,
-            Finder::Summary(packed) => packed.bytes(),
+            Finder::Summary(codes) => codes.bytes(),
             Finder::Graph(graph) => graph.bytes(),
             Finder::Hnsw(hnsw) => hnsw.bytes(),
         };

@@ -7,6 +7,7 @@ use half::f16;
 
 use crate::isa::{Isa, IsaError};
 use crate::table::Table;
+use crate::vector::CODE_ROWS;
 
 /// The kernels of one path. One pointer, cheap to copy.
 ///
@@ -105,6 +106,17 @@ impl Kernels {
         let mut out = [0.0];
         self.dot_group(q, row.len(), row, &mut out);
         out[0]
+    }
+
+    /// Products of integer queries with 8-bit codes: `q` is [g, dim] with an even `dim`, `codes` is
+    /// [blocks, dim / 2, 16, 2] (blocks of 16 rows, dimension pairs outermost), `out` is [g, blocks * 16]. The sums are
+    /// exact, and the same on every path, as long as `dim * max|q| * 128` is below 2^31.
+    pub fn dot_codes(&self, q: &[i16], dim: usize, codes: &[i8], out: &mut [i32]) {
+        assert!(dim > 0 && dim.is_multiple_of(2) && q.len().is_multiple_of(dim), "dot_codes: q does not fit");
+        assert!(codes.len().is_multiple_of(dim * CODE_ROWS), "dot_codes: {} codes of dim {dim}", codes.len());
+        assert!(out.len() == q.len() / dim * (codes.len() / dim), "dot_codes: out has {} places", out.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.dot_codes)(q, dim / 2, codes, out) }
     }
 
     /// `a . b` of two stored rows.

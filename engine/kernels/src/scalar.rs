@@ -5,12 +5,14 @@ use half::f16;
 
 use crate::isa::Isa;
 use crate::table::Table;
+use crate::vector::CODE_ROWS;
 
 pub(crate) static TABLE: Table = Table {
     isa: Isa::Scalar,
     dot_rows,
     dot_pointers,
     dot_group,
+    dot_codes,
     dot_f16,
     l2_sq_f16,
     axpy_rows,
@@ -54,6 +56,19 @@ unsafe fn dot_pointers(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f3
 fn dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]) {
     for (q, out) in q.chunks_exact(dim).zip(out) {
         *out = dot(q, row);
+    }
+}
+
+fn dot_codes(q: &[i16], pairs: usize, codes: &[i8], out: &mut [i32]) {
+    let n = codes.len() / (2 * pairs);
+    for (h, q) in q.chunks_exact(2 * pairs).enumerate() {
+        for (b, block) in codes.chunks_exact(2 * pairs * CODE_ROWS).enumerate() {
+            for r in 0..CODE_ROWS {
+                let code = |d: usize| block[(d / 2 * CODE_ROWS + r) * 2 + d % 2];
+                out[h * n + b * CODE_ROWS + r] =
+                    q.iter().enumerate().map(|(d, &q)| i32::from(q) * i32::from(code(d))).sum();
+            }
+        }
     }
 }
 

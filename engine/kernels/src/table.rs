@@ -13,6 +13,8 @@ pub(crate) struct Table {
     /// `out[h * stride + r] = q_h . rows[r]`; `out` reaches to the last of these.
     pub dot_pointers: unsafe fn(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize),
     pub dot_group: unsafe fn(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]),
+    /// `out[h * n + r] = sum over d of q_h[d] * codes_r[d]`: `q` is [g, 2 * pairs], `codes` [blocks, pairs, 16, 2], n = 16 * blocks.
+    pub dot_codes: unsafe fn(q: &[i16], pairs: usize, codes: &[i8], out: &mut [i32]),
     pub dot_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub l2_sq_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub axpy_rows: unsafe fn(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]),

@@ -81,10 +81,10 @@ impl TopK {
         self.push_each(scores, |i| first + i as u32);
     }
 
-    /// Offers `scores[i]` with `ids[i]` for all i. Panics when the lengths differ.
-    pub fn push_all(&mut self, scores: &[f32], ids: &[u32]) {
+    /// Offers `scores[i]` with id `base + ids[i]` for all i. Panics when the lengths differ.
+    pub fn push_all(&mut self, scores: &[f32], ids: &[u32], base: u32) {
         assert!(scores.len() == ids.len(), "push_all: as many scores as ids");
-        self.push_each(scores, |i| ids[i]);
+        self.push_each(scores, |i| base + ids[i]);
     }
 
     fn push_each(&mut self, scores: &[f32], id: impl Fn(usize) -> u32) {
@@ -217,7 +217,7 @@ mod tests {
             // By ids, unsorted output.
             out.clear();
             let ids: Vec<u32> = pairs.iter().map(|p| p.1).collect();
-            top.push_all(&scores, &ids);
+            top.push_all(&scores, &ids, 0);
             top.drain(&mut out);
             prop_assert_eq!(sorted(out, k), expected);
         }

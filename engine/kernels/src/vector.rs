@@ -12,6 +12,8 @@ pub(crate) trait Vector: Copy {
     const LANES: usize;
     /// Whether there are 32 registers to keep a tile in, not 16.
     const WIDE: bool;
+    /// The integer register of the same instruction set.
+    type Codes: CodeSums;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
@@ -48,4 +50,25 @@ pub(crate) trait Vector: Copy {
     unsafe fn max_lane(self) -> f32;
     /// Four horizontal sums at once.
     unsafe fn sum4(v: [Self; 4]) -> [f32; 4];
+}
+
+/// Rows of a block of codes.
+pub const CODE_ROWS: usize = 16;
+
+/// Integer sums of `ROWS` rows of a block of codes, one sum each.
+///
+/// # Safety
+/// As for [`Vector`].
+pub(crate) trait CodeSums: Copy {
+    const ROWS: usize;
+    /// Codes of `ROWS` rows, two of each, widened to 16 bits.
+    type Pairs: Copy;
+
+    unsafe fn zero() -> Self;
+    /// Reads `2 * ROWS` codes.
+    unsafe fn widen(p: *const i8) -> Self::Pairs;
+    /// Adds to every row's sum the products of its two codes with the two halves of `q` (low half first).
+    unsafe fn mul_add(self, pairs: Self::Pairs, q: i32) -> Self;
+    /// Writes `ROWS` sums.
+    unsafe fn store(self, p: *mut i32);
 }

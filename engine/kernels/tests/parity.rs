@@ -330,3 +330,30 @@ fn the_environment_forces_a_path() {
         assert!(said(&isa.to_string()).contains("is not available on this CPU"));
     }
 }
+
+proptest! {
+    #[test]
+    fn codes_give_the_same_integers_on_every_path(
+        g in 1usize..8, pairs in 1usize..70, blocks in 0usize..5, seed in any::<u64>(), extreme in any::<bool>(),
+    ) {
+        let mut noise = Noise(seed | 1);
+        let mut draw = |n: usize, most: f32| -> Vec<i32> {
+            let level = |x: f32| if extreme { most * x.signum() } else { (x * most).round() };
+            noise.f32(n).into_iter().map(|x| level(x) as i32).collect()
+        };
+        let (dim, n) = (2 * pairs, blocks * kernels::CODE_ROWS);
+        let q: Vec<i16> = draw(g * dim, 32_767.0).into_iter().map(|x| x as i16).collect();
+        let codes: Vec<i8> = draw(n * dim, 127.0).into_iter().map(|x| x as i8).collect();
+        for k in paths() {
+            let mut out = vec![-1; g * n];
+            k.dot_codes(&q, dim, &codes, &mut out);
+            for h in 0..g {
+                for r in 0..n {
+                    let code = |d: usize| codes[(r / 16 * pairs + d / 2) * 32 + r % 16 * 2 + d % 2];
+                    let sum: i32 = (0..dim).map(|d| i32::from(q[h * dim + d]) * i32::from(code(d))).sum();
+                    prop_assert_eq!(out[h * n + r], sum, "{:?} head {} row {}", k, h, r);
+                }
+            }
+        }
+    }
+}

@@ -104,8 +104,8 @@ fn budget_all_is_full_attention_in_every_geometry_and_around_every_boundary() {
     for (model, shards) in [(TinyModel::grouped(), 2), (TinyModel::multi_head(), 3), (TinyModel::small(2), 1)]
     {
         let bench = bench(&model, shards, 8192);
-        // Shorter than the sink; sink + window, one less, one more; a range with an index.
-        for n in [1, 100, 639, 640, 641, 2000] {
+        // Shorter than the sink; sink + window, one less, one more; a range with an index; more than one segment of sums.
+        for n in [1, 100, 639, 640, 641, 2000, 5000] {
             let (prompt, forced) = (tokens(n, n as u64), tokens(60, 9));
             let at = (bench.runtime.handle().clone(), &bench.cluster);
             let spec = spec(Budget::All, false, WINDOW);

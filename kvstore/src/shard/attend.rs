@@ -214,7 +214,8 @@ impl Node {
         };
         let stats = SCRATCH.with_borrow_mut(|scratch| match (deadline, ask.budget) {
             (Some(deadline), Budget::All) => {
-                let views = spans.iter().chain(&fresh);
+                // In the order of `attend_spans`.
+                let views = fresh.iter().chain(&spans);
                 self.attend_pieces(views, deadline, &asked, scratch, &mut partials)
             }
             _ => {

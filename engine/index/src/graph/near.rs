@@ -50,7 +50,7 @@ fn of_group(
         .map(|(&id, scores)| {
             // -|x - y|^2 / 2 up to |x|^2 / 2, which is the same for all y.
             scores.iter_mut().zip(&half_norms).for_each(|(s, h)| *s -= h);
-            top.push_all(scores, &candidates);
+            top.push_all(scores, &candidates, 0);
             best.clear();
             top.drain_sorted(&mut best);
             let mut list: Vec<u32> = best.iter().map(|b| b.1).filter(|&other| other != id).collect();

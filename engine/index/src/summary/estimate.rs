@@ -1,68 +1,45 @@
 //! The remainder: what was not selected, estimated from the groups.
 //!
-//! For a group with mean q . mean = s, the members that were neither selected nor hidden are taken as if all had the
-//! logit of the mean: mass exp(z(s)) times their count, and the sum of their values. With all logits equal this is
-//! exact: counts are integers, and a group that is wholly selected leaves exactly nothing.
-
-use std::ops::Range;
+//! The mass of a group is that of the members which were scored on the way (`seen`), exactly, and of the others as if
+//! they all had one logit: that of the mean, plus `lift` times the spread of the group squared, since a mean of
+//! exponentials is above the exponential of the mean. Its value is the mean value of the members that were neither
+//! selected nor hidden. With all logits equal this is exact: counts are integers, a spread is 0, and a group that is
+//! wholly selected leaves exactly nothing.
 
 use attention::{Description, Partial, Rows};
-use half::f16;
 use kernels::Kernels;
 
-use super::{SEGMENT, Summary};
+use super::{Cut, Seen, Summary};
 
-/// Counts and value sums of the groups within a visible range.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Cut {
-    /// Visible members of each group.
-    counts: Vec<u32>,
-    /// Value sums of the groups of segments that the range cuts: [groups, value_dim] from the first such group on.
-    sums: Vec<(Range<usize>, Vec<f32>)>,
+/// What one query head knows of the groups of a span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Means<'a> {
+    pub summary: &'a Summary,
+    pub cut: &'a Cut,
+    /// q . mean: [groups].
+    pub scores: &'a [f32],
+    /// Logits per squared spread that are added to the mean's.
+    pub lift: f32,
+    pub seen: &'a Seen,
 }
 
-impl Cut {
-    /// Counts what `visible` leaves of each group; reads values only in the at most two segments that it cuts.
-    pub fn new(summary: &Summary, values: &Rows<'_>, visible: &Range<usize>) -> Cut {
-        let tokens = summary.group_of.len();
-        let mut cut = Cut { counts: vec![0; summary.groups()], sums: Vec::new() };
-        for (s, start) in (0..tokens).step_by(SEGMENT).enumerate() {
-            let groups = summary.segments[s] as usize..summary.segments[s + 1] as usize;
-            let seen = start.max(visible.start)..(start + SEGMENT).min(tokens).min(visible.end);
-            if seen.len() == (start + SEGMENT).min(tokens) - start {
-                for group in groups {
-                    cut.counts[group] = summary.first[group + 1] - summary.first[group];
-                }
-            } else if seen.start < seen.end {
-                let mut sums = vec![0f64; groups.len() * summary.value_dim];
-                for token in seen {
-                    let group = summary.group_of(token);
-                    cut.counts[group] += 1;
-                    let at = (group - groups.start) * summary.value_dim;
-                    super::add(&mut sums[at..at + summary.value_dim], values.row(token));
-                }
-                cut.sums.push((groups, sums.into_iter().map(|s| s as f32).collect()));
-            }
-        }
-        cut
-    }
-
-    fn sum<'a>(&'a self, summary: &'a Summary, group: usize) -> &'a [f32] {
-        let dim = summary.value_dim;
-        match self.sums.iter().find(|(groups, _)| groups.contains(&group)) {
-            Some((groups, sums)) => &sums[(group - groups.start) * dim..][..dim],
-            None => &summary.value_sums[group * dim..][..dim],
-        }
-    }
+/// A selected member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    /// Span-local.
+    pub token: u32,
+    /// The product that was seen on the way.
+    pub seen: f32,
 }
 
-/// Working memory of [`Remainder::estimate`] and [`Remainder::mass`].
+/// Working memory of [`Remainder::estimate`] and [`Remainder::log_mass`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remainder {
-    /// Logits of the groups' means, then weights.
-    weights: Vec<f32>,
-    /// Selected members of each touched group.
+    /// Logits, then masses, then masses per member of the groups.
+    mass: Vec<f32>,
+    /// Selected members of each group: [groups], all 0 between calls.
     taken: Vec<u32>,
+    weights: Vec<f32>,
     acc: Vec<f32>,
 }
 
@@ -71,86 +48,96 @@ impl Remainder {
     pub fn estimate(
         &mut self,
         (k, d): (&Kernels, &Description),
-        (summary, cut): (&Summary, &Cut),
-        scores: &[f32],
-        selected: &[(u32, f32)],
+        means: &Means<'_>,
+        selected: &[Taken],
         values: &Rows<'_>,
     ) -> Partial {
+        let (summary, cut) = (means.summary, means.cut);
         let dim = summary.value_dim;
         let mut out = Partial::neutral(dim);
-        let Some(m) = self.weigh(k, d, (summary, cut), scores, selected) else { return out };
-        self.acc.clear();
-        self.acc.resize(dim, 0.0);
-        let mut mass = 0f64;
-        for (group, &w) in self.weights.iter().enumerate() {
-            let left = cut.counts[group] - self.taken[group];
-            if left > 0 && w > 0.0 {
-                mass += f64::from(w) * f64::from(left);
-                k.axpy_f32(w, cut.sum(summary, group), &mut self.acc);
+        let m = self.weigh((k, d), means, selected);
+        let total: f64 = self.mass.iter().map(|&x| f64::from(x)).sum();
+        if total > 0.0 {
+            // From the mass of a group to that of a member.
+            for ((mass, &count), &taken) in self.mass.iter_mut().zip(&cut.counts).zip(&self.taken) {
+                *mass = if count > taken { *mass / (count - taken) as f32 } else { 0.0 };
             }
-        }
-        for &(token, _) in selected {
-            let group = summary.group_of(token as usize);
-            // A group that is wholly selected was not added above.
-            if cut.counts[group] > self.taken[group] && self.weights[group] > 0.0 {
-                subtract(k, self.weights[group], values.row(token as usize), &mut self.acc);
+            self.acc.clear();
+            self.acc.resize(dim, 0.0);
+            for (group, sum) in cut.changed() {
+                k.axpy_f32(self.mass[group], sum, &mut self.acc);
             }
+            let whole = |(group, &mass): (usize, &f32)| {
+                let size = summary.size(group);
+                if cut.counts[group] == size { mass * size as f32 } else { 0.0 }
+            };
+            self.weights.clear();
+            self.weights.extend(self.mass.iter().enumerate().map(whole));
+            k.axpy_rows(&self.weights, dim, &summary.value_means, &mut self.acc);
+            self.weights.clear();
+            self.weights.extend(selected.iter().map(|t| -self.mass[summary.group_of(t.token as usize)]));
+            let rows = selected.iter().map(|t| values.row(t.token as usize));
+            k.axpy_gather(&self.weights, dim, rows, &mut self.acc);
+            (out.m, out.l_est) = (m, total as f32);
+            out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / total) as f32);
         }
         self.clear(summary, selected);
-        if mass > 0.0 {
-            (out.m, out.l_est) = (m, mass as f32);
-            out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / mass) as f32);
-        }
         out
     }
 
-    /// Log of the estimated mass of the visible members that are not in `selected`; -inf when there are none.
-    pub fn log_mass(
-        &mut self,
-        (k, d): (&Kernels, &Description),
-        (summary, cut): (&Summary, &Cut),
-        scores: &[f32],
-    ) -> f64 {
-        let Some(m) = self.weigh(k, d, (summary, cut), scores, &[]) else { return f64::NEG_INFINITY };
-        let mass: f64 =
-            self.weights.iter().zip(&cut.counts).map(|(&w, &c)| f64::from(w) * f64::from(c)).sum();
-        f64::from(m) + mass.ln()
+    /// Log of the estimated mass of all visible members; -inf when there are none.
+    pub fn log_mass(&mut self, numbers: (&Kernels, &Description), means: &Means<'_>) -> f64 {
+        let m = self.weigh(numbers, means, &[]);
+        let total: f64 = self.mass.iter().map(|&x| f64::from(x)).sum();
+        if total > 0.0 { f64::from(m) + total.ln() } else { f64::NEG_INFINITY }
     }
 
-    /// Weights of the groups that are not wholly selected, relative to the returned maximum.
-    fn weigh(
-        &mut self,
-        k: &Kernels,
-        d: &Description,
-        (summary, cut): (&Summary, &Cut),
-        scores: &[f32],
-        selected: &[(u32, f32)],
-    ) -> Option<f32> {
+    /// Fills `mass` with the mass of each group that is neither hidden nor selected, relative to the returned maximum, and
+    /// `taken`.
+    fn weigh(&mut self, (k, d): (&Kernels, &Description), means: &Means<'_>, selected: &[Taken]) -> f32 {
+        let Means { summary, cut, scores, lift, seen } = *means;
         self.taken.resize(summary.groups().max(self.taken.len()), 0);
-        for &(token, _) in selected {
-            self.taken[summary.group_of(token as usize)] += 1;
+        for t in selected {
+            self.taken[summary.group_of(t.token as usize)] += 1;
         }
-        self.weights.clear();
-        let left = cut.counts.iter().zip(&self.taken);
-        self.weights.extend(
-            scores.iter().zip(left).map(|(&s, (&c, &t))| if c > t { d.logit(s) } else { f32::NEG_INFINITY }),
-        );
-        let m = k.max(&self.weights);
-        if m == f32::NEG_INFINITY {
-            self.clear(summary, selected);
-            return None;
+        // What is known of a group: the members that were seen, else those that were selected.
+        let known = if seen.noted { &seen.count } else { &self.taken };
+        self.mass.clear();
+        self.mass.extend(scores.iter().zip(&summary.spreads).zip(cut.counts.iter().zip(known)).map(
+            |((&score, &spread), (&count, &known))| {
+                if count > known { d.logit(score) + lift * spread * spread } else { f32::NEG_INFINITY }
+            },
+        ));
+        let mut m = k.max(&self.mass);
+        if seen.noted {
+            m = m.max(seen.m);
         }
-        k.exp_sum(&mut self.weights, m);
-        Some(m)
+        k.exp_sum(&mut self.mass, m);
+        for (mass, (&count, &known)) in self.mass.iter_mut().zip(cut.counts.iter().zip(known)) {
+            *mass *= count.saturating_sub(known) as f32;
+        }
+        if seen.noted && seen.m > f32::NEG_INFINITY {
+            let factor = (seen.m - m).exp();
+            self.mass.iter_mut().zip(&seen.mass).for_each(|(mass, &s)| *mass += factor * s);
+            self.weights.clear();
+            self.weights.extend(selected.iter().map(|t| d.logit(t.seen)));
+            k.exp_sum(&mut self.weights, seen.m);
+            for (t, w) in selected.iter().zip(&self.weights) {
+                self.mass[summary.group_of(t.token as usize)] -= factor * w;
+            }
+            // A difference of sums: nothing is left of a group that was selected as a whole, and never less.
+            for t in selected {
+                let group = summary.group_of(t.token as usize);
+                let left = cut.counts[group] > self.taken[group];
+                self.mass[group] = if left { self.mass[group].max(0.0) } else { 0.0 };
+            }
+        }
+        m
     }
 
-    fn clear(&mut self, summary: &Summary, selected: &[(u32, f32)]) {
-        for &(token, _) in selected {
-            self.taken[summary.group_of(token as usize)] = 0;
+    fn clear(&mut self, summary: &Summary, selected: &[Taken]) {
+        for t in selected {
+            self.taken[summary.group_of(t.token as usize)] = 0;
         }
     }
-}
-
-fn subtract(k: &Kernels, w: f32, row: &[f16], acc: &mut [f32]) {
-    k.axpy_group(&[-w], row, acc);
 }

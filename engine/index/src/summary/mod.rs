@@ -1,19 +1,25 @@
-//! The coarse sketch of a span: group means of keys with counts and sums of values.
+//! The coarse sketch of a span: group means of keys and of values, with counts.
 //!
 //! One scan of the means serves three ends: entry points of the walk, the groups that a summary scan reads, and the
 //! estimate of the remainder. Groups never cross a segment, so a visible end cuts the groups of one segment only.
 
 mod cluster;
+mod codes;
+mod cut;
 mod estimate;
-mod packed;
+mod seen;
+
+use std::ops::Range;
 
 use attention::Rows;
 use half::f16;
 use kernels::Kernels;
 use rayon::prelude::*;
 
-pub(crate) use estimate::{Cut, Remainder};
-pub(crate) use packed::Packed;
+pub(crate) use codes::{CodedQuery, Codes};
+pub(crate) use cut::Cut;
+pub(crate) use estimate::{Means, Remainder, Taken};
+pub(crate) use seen::Seen;
 
 /// Tokens that are clustered together.
 pub(crate) const SEGMENT: usize = 16_384;
@@ -30,8 +36,8 @@ pub(crate) struct Summary {
     means: Vec<f16>,
     /// Root mean square of a key's deviation from its mean along one direction: [groups].
     spreads: Vec<f32>,
-    /// [groups, value_dim].
-    value_sums: Vec<f32>,
+    /// Means of the values: [groups, value_dim].
+    value_means: Vec<f16>,
     /// The group of each token: [tokens].
     group_of: Vec<u32>,
     /// Where each group's members begin in `members`: [groups + 1].
@@ -72,16 +78,16 @@ impl Summary {
             value_dim: values.dim(),
             means: Vec::with_capacity(built.len() * keys.dim()),
             spreads: Vec::with_capacity(built.len()),
-            value_sums: Vec::with_capacity(built.len() * values.dim()),
+            value_means: Vec::with_capacity(built.len() * values.dim()),
             group_of: vec![0; tokens],
             first: vec![0],
             members: Vec::with_capacity(tokens),
             segments,
         };
-        for (group, Group { mean, spread, value_sum, members }) in built.into_iter().enumerate() {
+        for (group, Group { mean, spread, value_mean, members }) in built.into_iter().enumerate() {
             summary.means.extend_from_slice(&mean);
             summary.spreads.push(spread);
-            summary.value_sums.extend_from_slice(&value_sum);
+            summary.value_means.extend_from_slice(&value_mean);
             for &token in &members {
                 summary.group_of[token as usize] = group as u32;
             }
@@ -104,6 +110,19 @@ impl Summary {
     /// The tokens of a group, nearest to its mean first.
     pub fn members(&self, group: usize) -> &[u32] {
         &self.members[self.first[group] as usize..self.first[group + 1] as usize]
+    }
+
+    /// The number of members of a group.
+    pub fn size(&self, group: usize) -> u32 {
+        self.first[group + 1] - self.first[group]
+    }
+
+    /// The groups of every segment with its tokens.
+    pub fn segments(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let tokens = self.tokens();
+        self.segments.windows(2).enumerate().map(move |(s, groups)| {
+            (groups[0] as usize..groups[1] as usize, s * SEGMENT..((s + 1) * SEGMENT).min(tokens))
+        })
     }
 
     /// The group of a token.
@@ -130,9 +149,8 @@ impl Summary {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        2 * self.means.len()
-            + 4 * (self.value_sums.len()
-                + self.spreads.len()
+        2 * (self.means.len() + self.value_means.len())
+            + 4 * (self.spreads.len()
                 + self.group_of.len()
                 + self.first.len()
                 + self.members.len()
@@ -143,7 +161,7 @@ impl Summary {
 struct Group {
     mean: Vec<f16>,
     spread: f32,
-    value_sum: Vec<f32>,
+    value_mean: Vec<f16>,
     members: Vec<u32>,
 }
 
@@ -156,7 +174,8 @@ fn describe(k: &Kernels, keys: &Rows<'_>, values: &Rows<'_>, members: Vec<u32>) 
         add(&mut sum, keys.row(token as usize));
         add(&mut value_sum, values.row(token as usize));
     }
-    let mean: Vec<f16> = sum.iter().map(|s| f16::from_f64(s / members.len() as f64)).collect();
+    let per_member = |sum: &Vec<f64>| sum.iter().map(|s| f16::from_f64(s / members.len() as f64)).collect();
+    let (mean, value_mean): (Vec<f16>, Vec<f16>) = (per_member(&sum), per_member(&value_sum));
     let mut order: Vec<(f32, u32)> =
         members.iter().map(|&t| (k.l2_sq_f16(&mean, keys.row(t as usize)), t)).collect();
     order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
@@ -164,7 +183,7 @@ fn describe(k: &Kernels, keys: &Rows<'_>, values: &Rows<'_>, members: Vec<u32>) 
     Group {
         mean,
         spread: (square / (members.len() * keys.dim()) as f32).sqrt(),
-        value_sum: value_sum.iter().map(|&s| s as f32).collect(),
+        value_mean,
         members: order.into_iter().map(|o| o.1).collect(),
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::f16;
 
 use crate::isa::Isa;
-use crate::vector::Vector;
+use crate::vector::{CodeSums, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
@@ -16,6 +16,7 @@ crate::arch::stamp!(F32x8, Isa::Avx2, "avx2,fma,f16c");
 impl Vector for F32x8 {
     const LANES: usize = 8;
     const WIDE: bool = false;
+    type Codes = I32x8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -164,5 +165,35 @@ impl Vector for F32x8 {
             _mm_storeu_ps(out.as_mut_ptr(), sums);
             out
         }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct I32x8(__m256i);
+
+// SAFETY for every block below: the trait's contract.
+impl CodeSums for I32x8 {
+    const ROWS: usize = 8;
+    type Pairs = __m256i;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(_mm256_setzero_si256()) }
+    }
+    #[inline(always)]
+    unsafe fn widen(p: *const i8) -> __m256i {
+        // SAFETY: see the impl; 16 codes are read.
+        unsafe { _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, pairs: __m256i, q: i32) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(_mm256_add_epi32(self.0, _mm256_madd_epi16(pairs, _mm256_set1_epi32(q)))) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: see the impl.
+        unsafe { _mm256_storeu_si256(p.cast(), self.0) }
     }
 }

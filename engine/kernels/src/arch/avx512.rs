@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::f16;
 
 use crate::isa::Isa;
-use crate::vector::Vector;
+use crate::vector::{CodeSums, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct F32x16(__m512);
@@ -22,6 +22,7 @@ fn first(len: usize) -> __mmask16 {
 impl Vector for F32x16 {
     const LANES: usize = 16;
     const WIDE: bool = true;
+    type Codes = I32x16;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -154,5 +155,35 @@ impl Vector for F32x16 {
             _mm_storeu_ps(out.as_mut_ptr(), sums);
             out
         }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct I32x16(__m512i);
+
+// SAFETY for every block below: the trait's contract.
+impl CodeSums for I32x16 {
+    const ROWS: usize = 16;
+    type Pairs = __m512i;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(_mm512_setzero_si512()) }
+    }
+    #[inline(always)]
+    unsafe fn widen(p: *const i8) -> __m512i {
+        // SAFETY: see the impl; 32 codes are read.
+        unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, pairs: __m512i, q: i32) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(_mm512_add_epi32(self.0, _mm512_madd_epi16(pairs, _mm512_set1_epi32(q)))) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: see the impl.
+        unsafe { _mm512_storeu_si512(p.cast(), self.0) }
     }
 }

@@ -1,4 +1,4 @@
-//! One file per instruction set: an implementation of `Vector` and the table stamped from the generic loops.
+//! One file per instruction set: implementations of `Vector` and `CodeSums`, and the table stamped from the generic loops.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -58,6 +58,7 @@ macro_rules! stamp {
             dot_rows(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]);
             dot_pointers(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize);
             dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]);
+            dot_codes(q: &[i16], pairs: usize, codes: &[i8], out: &mut [i32]);
             dot_f16(a: &[f16], b: &[f16]) -> f32;
             l2_sq_f16(a: &[f16], b: &[f16]) -> f32;
             axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]);
@@ -78,6 +79,7 @@ macro_rules! stamp {
             dot_rows,
             dot_pointers,
             dot_group,
+            dot_codes,
             dot_f16,
             l2_sq_f16,
             axpy_rows,

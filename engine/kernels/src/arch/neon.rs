@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 use half::f16;
 
 use crate::isa::Isa;
-use crate::vector::Vector;
+use crate::vector::{CodeSums, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct F32x4(float32x4_t);
@@ -16,6 +16,7 @@ crate::arch::stamp!(F32x4, Isa::Neon, "neon");
 impl Vector for F32x4 {
     const LANES: usize = 4;
     const WIDE: bool = true;
+    type Codes = I32x4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -147,5 +148,40 @@ impl Vector for F32x4 {
             vst1q_f32(out.as_mut_ptr(), vpaddq_f32(ab, cd));
             out
         }
+    }
+}
+
+/// Products of the first and of the second half of eight codes, each lane on its own; pairs are added at the end.
+#[derive(Clone, Copy)]
+pub(crate) struct I32x4(int32x4_t, int32x4_t);
+
+// SAFETY for every block below: the trait's contract.
+impl CodeSums for I32x4 {
+    const ROWS: usize = 4;
+    type Pairs = int16x8_t;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(vdupq_n_s32(0), vdupq_n_s32(0)) }
+    }
+    #[inline(always)]
+    unsafe fn widen(p: *const i8) -> int16x8_t {
+        // SAFETY: see the impl; 8 codes are read.
+        unsafe { vmovl_s8(vld1_s8(p)) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, pairs: int16x8_t, q: i32) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let q = vreinterpretq_s16_s32(vdupq_n_s32(q));
+            let first = vmlal_s16(self.0, vget_low_s16(pairs), vget_low_s16(q));
+            Self(first, vmlal_high_s16(self.1, pairs, q))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: see the impl.
+        unsafe { vst1q_s32(p, vpaddq_s32(self.0, self.1)) }
     }
 }
