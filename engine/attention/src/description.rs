@@ -20,6 +20,16 @@ impl Description {
         self.cap(self.scale * qk)
     }
 
+    /// The logits of raw products, in place. A product of -inf, which stands for a hidden key, stays -inf.
+    pub fn logits(&self, z: &mut [f32]) {
+        if self.softcap.is_none() && self.scale > 0.0 {
+            return z.iter_mut().for_each(|z| *z *= self.scale);
+        }
+        for z in z.iter_mut().filter(|z| **z > f32::NEG_INFINITY) {
+            *z = self.logit(*z);
+        }
+    }
+
     /// The logit of an already scaled product.
     pub(crate) fn cap(&self, z: f32) -> f32 {
         match self.softcap {

@@ -6,7 +6,7 @@
 use attention::Partial;
 
 use crate::flat;
-use crate::scratch::Scratch;
+use crate::scratch::{Finalist, Scratch};
 use crate::select::Step;
 
 /// Finalists of the first search.
@@ -24,6 +24,7 @@ pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch,
         loop {
             step.search(head..head + 1, n, scratch);
             step.finalists(head, n, scratch);
+            scratch.best.sort_unstable_by(Finalist::better);
             let enough = enough(step, head, f64::from(share), scratch, out);
             if let Some(enough) = enough {
                 scratch.best.truncate(enough);

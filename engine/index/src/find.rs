@@ -78,6 +78,11 @@ impl Finding {
         }
     }
 
+    /// The groups that a search over codes read; their members lie in this order in `walk`.
+    pub fn groups(&self) -> &[u32] {
+        &self.chosen
+    }
+
     fn rescore(&mut self, k: &Kernels, keys: &Rows<'_>, q: &[f32]) {
         let walk = &mut self.walk;
         walk.scores.resize(walk.ids.len(), 0.0);

@@ -31,10 +31,8 @@ pub struct Scratch {
     pub(crate) drained: Vec<(f32, u32)>,
     /// Positions among the finalists.
     pub(crate) picked: Vec<u32>,
-    /// The finalists of a head, best first.
+    /// The finalists of a head.
     pub(crate) best: Vec<Finalist>,
-    /// The selection of a head, by token number.
-    pub(crate) chosen: Vec<Finalist>,
     /// The part of the selection in one span: (span-local id, q . k).
     pub(crate) local: Vec<(u32, f32)>,
     /// The same for the estimate.
@@ -53,6 +51,13 @@ pub(crate) struct Finalist {
     pub score: f32,
     /// The product by which it was found: the score, or close to it in a coded span.
     pub seen: f32,
+}
+
+impl Finalist {
+    /// Higher scores first; of equal ones the lower number.
+    pub(crate) fn better(a: &Finalist, b: &Finalist) -> std::cmp::Ordering {
+        b.score.total_cmp(&a.score).then(a.id.cmp(&b.id))
+    }
 }
 
 /// Working memory of the flat scan.

@@ -257,11 +257,14 @@ impl Step<'_, '_> {
         scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
         if self.ask.wants_mass() {
             let seen = &mut scratch.seen[s * self.ask.group + head];
-            seen.note(
-                (self.k, &self.ask.description),
-                &index.summary,
-                (found.ids.iter().copied(), &found.scores),
-            );
+            let numbers = (self.k, &self.ask.description);
+            match index.is_coded() {
+                true => seen.note_groups(numbers, &index.summary, finding.groups(), &finding.walk.scores),
+                false => {
+                    let found = (finding.walk.ids.iter().copied(), &finding.walk.scores[..]);
+                    seen.note(numbers, &index.summary, found);
+                }
+            }
         }
         self.stats.deadline_hit |= finding.walk.late || late;
         self.stats.keys_scored += finding.keys_scored as f64;
@@ -269,8 +272,8 @@ impl Step<'_, '_> {
         self.stats.bytes_read += (finding.keys_scored * key_bytes + finding.edge_bytes) as f64;
     }
 
-    /// The finalists of a head, best first, into `scratch.best`. Where a search over crowded or hidden neighbourhoods
-    /// came home with fewer than there are, everything is scanned.
+    /// The finalists of a head, in no particular order, into `scratch.best`. Where a search over crowded or hidden
+    /// neighbourhoods came home with fewer than there are, everything is scanned.
     pub fn finalists(&mut self, head: usize, n: usize, scratch: &mut Scratch) {
         let coded = self.spans.iter().any(|view| is_coded(view, n));
         self.drain(head, n, coded, scratch);
@@ -288,7 +291,7 @@ impl Step<'_, '_> {
     /// The candidates of a head, scored exactly, the best `n` of them. `coded`: those of coded spans are not yet.
     fn drain(&mut self, head: usize, n: usize, coded: bool, scratch: &mut Scratch) {
         scratch.drained.clear();
-        scratch.tops[head].drain_sorted(&mut scratch.drained);
+        scratch.tops[head].drain(&mut scratch.drained);
         scratch.best.clear();
         let visible = scratch.drained.iter().filter(|c| c.0 > f32::NEG_INFINITY);
         scratch.best.extend(visible.map(|&(score, id)| Finalist { id, score, seen: score }));
@@ -296,8 +299,10 @@ impl Step<'_, '_> {
             for (s, view) in self.spans.iter().enumerate().filter(|(_, view)| is_coded(view, n)) {
                 self.rescore((s, view), head, scratch);
             }
-            scratch.best.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.id.cmp(&b.id)));
-            scratch.best.truncate(n);
+            if n < scratch.best.len() {
+                scratch.best.select_nth_unstable_by(n, Finalist::better);
+                scratch.best.truncate(n);
+            }
         }
     }
 
@@ -320,26 +325,24 @@ impl Step<'_, '_> {
 
     /// Exact attention over `scratch.best`, and the estimate of the rest.
     pub fn attend(&mut self, head: usize, scratch: &mut Scratch, out: &mut Partial) {
-        scratch.chosen.clear();
-        scratch.chosen.extend_from_slice(&scratch.best);
-        scratch.chosen.sort_unstable_by_key(|c| c.id);
-        let mut from = 0;
         for (s, view) in self.spans.iter().enumerate() {
             let base = scratch.base[s];
-            let end = base as usize + view.keys.len();
-            let n = scratch.chosen[from..].partition_point(|c| (c.id as usize) < end);
-            let chosen = &scratch.chosen[from..from + n];
+            let range = base..base + view.keys.len() as u32;
             scratch.local.clear();
-            scratch.local.extend(chosen.iter().map(|c| (c.id - base, c.score)));
             scratch.taken.clear();
-            scratch.taken.extend(chosen.iter().map(|c| Taken { token: c.id - base, seen: c.seen }));
-            from += n;
+            for c in scratch.best.iter().filter(|c| range.contains(&c.id)) {
+                scratch.local.push((c.id - base, c.score));
+                scratch.taken.push(Taken { token: c.id - base, seen: c.seen });
+            }
+            let n = scratch.local.len();
             let d = &self.ask.description;
             attend_ids(self.k, d, &scratch.local, &view.values, &mut scratch.attention, out);
             self.stats.exact_tokens += n as f64;
             self.stats.bytes_read += (n * view.values.dim() * 2) as f64;
             if let Some(ids) = self.ids.as_deref_mut() {
+                let from = ids[head].len();
                 ids[head].extend(scratch.local.iter().map(|&(id, _)| (s as u32, id)));
+                ids[head][from..].sort_unstable();
             }
             if self.ask.estimate && !view.visible.is_empty() {
                 self.estimate((s, view), head, scratch, out);
@@ -357,6 +360,7 @@ impl Step<'_, '_> {
     ) {
         let numbers = (self.k, &self.ask.description);
         let Some(index) = view.index else {
+            scratch.local.sort_unstable_by_key(|c| c.0);
             let rows = (&view.keys, &view.values);
             let rest = flat::remainder(
                 numbers,

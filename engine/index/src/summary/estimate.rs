@@ -103,11 +103,13 @@ impl Remainder {
         // What is known of a group: the members that were seen, else those that were selected.
         let known = if seen.noted { &seen.count } else { &self.taken };
         self.mass.clear();
-        self.mass.extend(scores.iter().zip(&summary.spreads).zip(cut.counts.iter().zip(known)).map(
-            |((&score, &spread), (&count, &known))| {
-                if count > known { d.logit(score) + lift * spread * spread } else { f32::NEG_INFINITY }
-            },
-        ));
+        self.mass.extend_from_slice(scores);
+        d.logits(&mut self.mass);
+        for ((z, spread), (count, known)) in
+            self.mass.iter_mut().zip(&summary.spreads).zip(cut.counts.iter().zip(known))
+        {
+            *z = if count > known { *z + lift * spread * spread } else { f32::NEG_INFINITY };
+        }
         let mut m = k.max(&self.mass);
         if seen.noted {
             m = m.max(seen.m);

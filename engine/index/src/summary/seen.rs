@@ -35,6 +35,37 @@ impl Seen {
         summary: &Summary,
         (ids, scores): (impl Iterator<Item = u32>, &[f32]),
     ) {
+        self.weigh((k, d), summary, scores);
+        for ((id, &w), &score) in ids.zip(&self.weights).zip(scores) {
+            let group = summary.group_of(id as usize);
+            self.mass[group] += w;
+            self.count[group] += u32::from(score > f32::NEG_INFINITY);
+        }
+    }
+
+    /// As [`Seen::note`], for all members of `groups`, group after group.
+    pub fn note_groups(
+        &mut self,
+        numbers: (&Kernels, &Description),
+        summary: &Summary,
+        groups: &[u32],
+        scores: &[f32],
+    ) {
+        self.weigh(numbers, summary, scores);
+        let (mut scores, mut weights) = (scores, &self.weights[..]);
+        for &group in groups {
+            let group = group as usize;
+            let size = summary.size(group) as usize;
+            let (now, w);
+            (now, scores) = scores.split_at(size);
+            (w, weights) = weights.split_at(size);
+            self.mass[group] += sum(w);
+            self.count[group] += now.iter().map(|&s| u32::from(s > f32::NEG_INFINITY)).sum::<u32>();
+        }
+    }
+
+    /// The weights of `scores`, relative to the largest logit so far.
+    fn weigh(&mut self, (k, d): (&Kernels, &Description), summary: &Summary, scores: &[f32]) {
         if !self.noted {
             self.noted = true;
             self.m = f32::NEG_INFINITY;
@@ -44,18 +75,23 @@ impl Seen {
             self.mass.resize(summary.groups(), 0.0);
         }
         self.weights.clear();
-        let logit = |&s: &f32| if s == f32::NEG_INFINITY { s } else { d.logit(s) };
-        self.weights.extend(scores.iter().map(logit));
+        self.weights.extend_from_slice(scores);
+        d.logits(&mut self.weights);
         let m = k.max(&self.weights);
         if m > self.m {
             k.scale((self.m - m).exp(), &mut self.mass);
             self.m = m;
         }
         k.exp_sum(&mut self.weights, self.m);
-        for ((id, &w), &score) in ids.zip(&self.weights).zip(scores) {
-            let group = summary.group_of(id as usize);
-            self.mass[group] += w;
-            self.count[group] += u32::from(score > f32::NEG_INFINITY);
-        }
     }
+}
+
+/// The sum in eight lanes, which the compiler keeps in registers.
+fn sum(x: &[f32]) -> f32 {
+    let (whole, rest) = x.as_chunks::<8>();
+    let mut lanes = [0f32; 8];
+    for chunk in whole {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane += x);
+    }
+    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }
