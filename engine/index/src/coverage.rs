@@ -62,7 +62,8 @@ fn enough(
 ) -> Option<usize> {
     let d = &step.ask.description;
     let numbers = (step.k, d);
-    let mut masses = vec![f64::from(out.log_sum_exp())];
+    let elsewhere = step.ask.outside.map_or(f64::NEG_INFINITY, |outside| f64::from(outside[head]));
+    let mut masses = vec![f64::from(out.log_sum_exp()), elsewhere];
     for (s, view) in step.spans.iter().enumerate() {
         masses.push(match view.index {
             None => flat::log_mass(numbers, (&view.keys, &view.visible), step.query(head), &mut scratch.flat),
@@ -75,8 +76,11 @@ fn enough(
         });
     }
     let m = masses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if m == f64::NEG_INFINITY {
+        return Some(0);
+    }
     let total: f64 = masses.iter().map(|mass| (mass - m).exp()).sum();
-    let mut exact = (masses[0] - m).exp();
+    let mut exact: f64 = masses[..2].iter().map(|mass| (mass - m).exp()).sum();
     for (taken, finalist) in scratch.best.iter().enumerate() {
         if exact >= share * total {
             return Some(taken);

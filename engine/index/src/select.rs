@@ -63,6 +63,9 @@ pub struct Ask<'a> {
     pub width: Option<usize>,
     /// When to stop searching and to answer with what was found.
     pub deadline: Option<Instant>,
+    /// [group]: log of the mass that is attended to exactly elsewhere (a worker's sink and window), which a coverage
+    /// budget counts as reached. It may be the previous step's.
+    pub outside: Option<&'a [f32]>,
 }
 
 impl Ask<'_> {
@@ -102,6 +105,11 @@ pub fn attend_spans(
     ids: Option<&mut Chosen>,
 ) -> Stats {
     assert!(ask.group > 0 && out.len() == ask.group, "{} partials for {} query heads", out.len(), ask.group);
+    assert!(
+        ask.outside.is_none_or(|o| o.len() == ask.group),
+        "masses for other than {} query heads",
+        ask.group
+    );
     let mut step = Step { k: kernels, spans, ask, stats: Stats::default(), ids };
     if let Some(ids) = step.ids.as_deref_mut() {
         ids.clear();

@@ -119,6 +119,7 @@ impl FullCache {
                 estimate: false,
                 width: None,
                 deadline: None,
+                outside: None,
             };
             attend_spans(&kernels, &[span], &[], &ask, &mut scratch.spans, &mut out, None);
         }

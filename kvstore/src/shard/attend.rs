@@ -211,6 +211,7 @@ impl Node {
             estimate: ask.estimate,
             width: None,
             deadline,
+            outside: None,
         };
         let stats = SCRATCH.with_borrow_mut(|scratch| match (deadline, ask.budget) {
             (Some(deadline), Budget::All) => {

@@ -109,7 +109,7 @@ fn query(r: &mut Random, centres: &[f32], dim: usize) -> Vec<f32> {
 pub const DESCRIPTION: Description = Description { scale: 0.125, softcap: None };
 
 pub fn ask<'a>(q: &'a [f32], group: usize, budget: Budget, estimate: bool) -> Ask<'a> {
-    Ask { q, group, description: DESCRIPTION, budget, estimate, width: None, deadline: None }
+    Ask { q, group, description: DESCRIPTION, budget, estimate, width: None, deadline: None, outside: None }
 }
 
 pub fn neutral(group: usize, value_dim: usize) -> Vec<Partial> {

@@ -284,6 +284,7 @@ impl Head {
             estimate: args.estimate,
             width: None,
             deadline: None,
+            outside: None,
         };
         let stats = attend_spans(&Kernels::native(), &[span], &[], &ask, &mut memory.spans, &mut out, None);
         (out, stats.keys_scored + (tokens - (to - from)) as f64)

@@ -164,6 +164,7 @@ impl Head {
             estimate: setup.estimate,
             width: setup.width,
             deadline: None,
+            outside: None,
         };
         let mut partials = vec![Partial::neutral(capture.value_dim); group];
         let mut ids = Vec::new();
