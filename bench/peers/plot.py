@@ -18,7 +18,7 @@ def draw(results, target, path):
         _panel(axis, result, target)
     labels = dict(pair for axis in axes.flat for pair in zip(*reversed(axis.get_legend_handles_labels())))
     figure.legend(labels.values(), labels.keys(), loc="lower center", ncol=3, fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.04 + 0.16 / rows, 1, 1))
+    figure.tight_layout(rect=(0, 0.17 / rows, 1, 1))
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -41,7 +41,6 @@ def _class(method):
 def _panel(axis, result, target):
     for method, points in result.points.items():
         label, colour, marker = _class(method)
-        points = sorted(points, key=lambda p: p[1])
         axis.plot([us for _, us in points], [recall for recall, _ in points], label=label, color=colour,
                   marker=marker, markersize=5 if label.startswith("ours") else 3,
                   linewidth=2 if label.startswith("ours") else 1)
