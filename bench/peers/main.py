@@ -112,10 +112,13 @@ def main():
     if not options.recollect:
         sys.exit("RECOLLECT_BIN is not set; start this through bench/peers/run")
     import faiss
+    import faiss_time
 
     kept = ("quick", "target", "working_set", "threads")
     about = {name: getattr(options, name) for name in kept}
-    about |= {"command": command(options), "machine": machine.describe(), "faiss": faiss.__version__}
+    version = f"{faiss.__version__} ({faiss.get_compile_options().strip()})"
+    about |= {"command": command(options), "machine": machine.describe(), "faiss": version}
+    about["empty_call"] = faiss_time.empty_call()
     results = []
     for result in measure(options):
         results.append(result)

@@ -66,8 +66,9 @@ NOTES = """\
   one call with the query heads of the KV group; no call spans steps. Ours includes the summary, exact attention over the
   values of the selection and, with "+ estimate", the estimate of the remainder; faiss and hnsw_rs only find ids (hnsw_rs's
   finalists are attended to as well, since it runs inside `recollect`).
-- faiss is called from Python through its C++ functions with buffers made beforehand; it scores with and without BLAS, and
-  with several threads calls run side by side or its own threads inside a call: the fastest counts.
+- faiss is called from Python through its C++ functions with buffers made beforehand (a call on an index of two keys took
+  {empty:.1f} us here; it is not subtracted); it scores with and without BLAS, and with several threads calls run side by side
+  or its own threads inside a call: the fastest counts.
 - Working set: copies of the index (of ours, KV and index) in memory of their own, asked in turn, together of the stated
   size; the fastest index of each faiss kind that reaches the recall. hnsw_rs cannot be copied and is left out.
 - A width of ours is for k tokens: for fewer it shrinks with the square root of their share, for more in proportion.
@@ -87,6 +88,6 @@ def document(results, options, machine):
         "## Ratios\n\n" + ratio_table(results, options),
         plot,
         *(capture_table(result, options) for result in results),
-        "## How it was measured\n\n" + NOTES.format(target=options.target),
+        "## How it was measured\n\n" + NOTES.format(target=options.target, empty=options.empty_call),
     ]
     return "\n\n".join(parts) + "\n"

@@ -19,7 +19,8 @@ def result(name, *figures, synthetic=False):
     return Result(name, 1000, 64, 3, synthetic, 100, 0.25, list(figures))
 
 
-OPTIONS = argparse.Namespace(working_set=4 << 30, threads=2, target=0.95, quick=False, command="run", faiss="1")
+OPTIONS = argparse.Namespace(working_set=4 << 30, threads=2, target=0.95, quick=False, command="run", faiss="1",
+                             empty_call=2.0)
 
 
 class Sweep(unittest.TestCase):
