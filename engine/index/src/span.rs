@@ -74,6 +74,26 @@ impl SpanIndex {
         index
     }
 
+    /// The same index in memory of its own; None for hnsw_rs, whose graph cannot be copied.
+    pub fn copied(&self) -> Option<SpanIndex> {
+        let finder = match &self.finder {
+            Finder::Flat => Finder::Flat,
+            Finder::Summary(packed) => Finder::Summary(packed.clone()),
+            Finder::Graph(graph) => Finder::Graph(graph.clone()),
+            Finder::Hnsw(_) => return None,
+        };
+        Some(SpanIndex {
+            uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
+            tokens: self.tokens,
+            summary: self.summary.clone(),
+            finder,
+            width: self.width,
+            calibrate_k: self.calibrate_k,
+            recall: self.recall,
+            stats: self.stats.clone(),
+        })
+    }
+
     /// Changes how it searches, at a width that stands until a calibration finds a better one.
     pub(crate) fn set_finder(&mut self, finder: Finder) {
         self.width = match &finder {

@@ -227,6 +227,23 @@ fn threads_do_not_matter() {
 }
 
 #[test]
+fn a_copy_answers_as_its_original() {
+    let data = Data::new(3000, 400, (64, 32, 2), 11);
+    let q = data.fresh_queries(4, 5);
+    for kind in [Kind::Flat, Kind::Summary, Kind::Graph] {
+        let index = data.build(kind);
+        let copy = index.copied().expect("only hnsw cannot be copied");
+        assert_eq!((copy.kind(), copy.width(), copy.bytes()), (index.kind(), index.width(), index.bytes()));
+        for q in q.chunks(128) {
+            let [a, b] = [&index, &copy]
+                .map(|index| attend(&[view(&data, Some(index), 0..2900)], q, 2, Budget::TopK(60), true));
+            assert_eq!(a, b, "{kind}");
+        }
+    }
+    assert!(data.build(Kind::Hnsw).copied().is_none());
+}
+
+#[test]
 fn wrong_input_is_refused_by_name() {
     let data = Data::new(100, 10, (16, 8, 1), 1);
     let params = BuildParams::default();

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use safetensors::tensor::{Dtype, TensorView};
 
-use super::head::Outcome;
+use super::judge::Outcome;
 
 /// Writes `ids` I32 [m, q_heads, K] (capture tokens, ascending; -1 pads), `o` F32 [m, q_heads, value_dim], and `m`,
 /// `l_exact`, `l_est` F32 [m, q_heads]. `outcomes` come query by query, head by head.

@@ -1,4 +1,5 @@
-//! One KV head of a capture: building its spans, asking its decode queries, judging the answers.
+//! One KV head of a capture: building its spans, copying them for a working set beyond the caches, asking its decode
+//! queries.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +13,30 @@ use kernels::Kernels;
 use rayon::prelude::*;
 
 use super::retrieval::widen;
-use super::truth::{Reference, error};
 use crate::capture_file::Capture;
 
 /// Passes over the decode queries that are timed; the fastest counts.
 const PASSES: usize = 3;
 
-/// What is measured.
+/// What is built.
 pub struct Setup {
     pub kernels: Kernels,
     pub kind: Kind,
+    pub spans: usize,
+    /// How many times KV and index are held, each in memory of its own; the queries take them in turn.
+    pub copies: usize,
+    /// Whether the calibrated width will be asked for.
+    pub calibrated: bool,
+    pub seed: u64,
+}
+
+/// How a built head is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
     pub budget: Budget,
     pub estimate: bool,
+    /// None: as calibrated.
     pub width: Option<usize>,
-    pub spans: usize,
-    pub seed: u64,
 }
 
 /// A part of the indexed range with its index.
@@ -40,32 +50,36 @@ pub struct Span {
 
 /// A KV head, ready to be asked.
 pub struct Head {
-    pub spans: Vec<Span>,
-    /// Time spent before the builds, copying.
+    /// The spans, copy by copy; the first copy is what was built.
+    copies: Vec<Vec<Span>>,
+    /// Time spent on copying, before the builds and after.
     pub preparation: Duration,
-    keys: Vec<f16>,
-    values: Vec<f16>,
-    queries: Vec<f16>,
+    /// All tokens: [tokens, dim].
+    pub keys: Vec<f16>,
+    /// All tokens: [tokens, value_dim].
+    pub values: Vec<f16>,
+    /// All positions: [m, group, dim].
+    pub queries: Vec<f16>,
 }
 
-/// One decode query of one query head.
-pub struct Outcome {
-    /// Capture tokens attended to exactly within the indexed range, ascending.
-    pub ids: Vec<u32>,
-    /// The shard's partial.
-    pub partial: Partial,
+/// The answers to all decode queries at one setting.
+pub struct Asked {
+    /// Query by query, of the fastest pass.
+    pub answers: Vec<Answers>,
+    /// Wall time of the fastest pass, all threads at work.
+    pub wall: Duration,
+}
+
+/// What one call answered for all heads of the group.
+pub struct Answers {
+    pub partials: Vec<Partial>,
+    pub ids: index::Chosen,
     pub stats: Stats,
-    pub recall: Option<f64>,
-    pub error: f64,
-    pub oracle_error: Option<f64>,
-    pub oracle_tokens: Option<f64>,
-    pub coverage_true: f64,
-    pub coverage_estimated: f64,
-    pub search_us: f64,
+    pub time: Duration,
 }
 
 impl Head {
-    /// Divides the indexed range and builds every span.
+    /// Divides the indexed range, builds every span, copies them.
     pub fn build(capture: &Capture, kv_head: usize, setup: &Setup) -> Result<Head> {
         let start = Instant::now();
         let (keys, values, queries) =
@@ -81,75 +95,62 @@ impl Head {
             let span_values = values[begin * capture.value_dim..end * capture.value_dim].to_vec();
             let build_queries = build_queries(capture, &queries, begin, end);
             preparation += start.elapsed();
-            let params = BuildParams {
-                kind: setup.kind,
-                description: Description::scaled(capture.meta.scale),
-                seed: setup.seed,
-                ..BuildParams::default()
-            };
-            let index = index::build(
-                &Rows::contiguous(&span_keys, capture.dim),
-                &Rows::contiguous(&span_values, capture.value_dim),
-                Some(&build_queries),
-                &params,
-            )?;
+            let index = build_index(capture, &span_keys, &span_values, &build_queries, setup)?;
             spans.push(Span { begin, keys: span_keys, values: span_values, index });
         }
-        Ok(Head { spans, preparation, keys, values, queries })
-    }
-
-    /// Asks every decode query for all heads of the group: query by query, head by head.
-    pub fn evaluate(&self, capture: &Capture, setup: &Setup) -> Vec<Outcome> {
-        let (dim, value_dim) = (capture.dim, capture.value_dim);
-        let views: Vec<SpanView<'_>> = self
-            .spans
-            .iter()
-            .map(|span| SpanView {
-                keys: Rows::contiguous(&span.keys, dim),
-                values: Rows::contiguous(&span.values, value_dim),
-                index: Some(&span.index),
-                visible: 0..span.index.tokens(),
-            })
-            .collect();
-        let first = capture.q_pos.partition_point(|&p| (p as usize) < capture.meta.eval_from);
-        let decode: Vec<usize> = (first..capture.q_pos.len()).collect();
-        let reference =
-            Reference::new(&self.keys, &self.values, (dim, value_dim), capture.meta.scale, capture.indexed());
-        let asked = self.ask_all(capture, setup, &views, &decode);
-        asked
+        let start = Instant::now();
+        let copy = |span: &Span| copy_span(capture, &queries, span, setup);
+        let more: Vec<Vec<Span>> = (1..setup.copies)
             .into_par_iter()
-            .zip(decode)
-            .flat_map_iter(|(answers, j)| self.judge(capture, setup, &reference, j, answers))
-            .collect()
+            .map(|_| spans.iter().map(copy).collect())
+            .collect::<Result<_>>()?;
+        let copies = std::iter::once(spans).chain(more).collect();
+        Ok(Head { copies, preparation: preparation + start.elapsed(), keys, values, queries })
     }
 
-    /// The answers, with the time of the fastest pass.
-    fn ask_all(
-        &self,
-        capture: &Capture,
-        setup: &Setup,
-        views: &[SpanView<'_>],
-        decode: &[usize],
-    ) -> Vec<Answers> {
-        let mut best: Vec<Answers> = Vec::new();
+    /// The spans as they were built.
+    pub fn spans(&self) -> &[Span] {
+        &self.copies[0]
+    }
+
+    /// Asks every decode query (`decode` numbers them among all queries) for all heads of the group. Every thread has
+    /// a share of the queries and memory of its own; a query asks the copy whose turn it is.
+    pub fn ask_all(&self, capture: &Capture, setup: &Setup, setting: &Setting, decode: &[usize]) -> Asked {
+        let views: Vec<Vec<SpanView<'_>>> =
+            self.copies.iter().map(|spans| spans.iter().map(|span| view(capture, span)).collect()).collect();
+        let share = decode.len().div_ceil(rayon::current_num_threads()).max(1);
+        let mut memory = vec![Scratch::new(); decode.len().div_ceil(share)];
+        let mut asked = Asked { answers: Vec::new(), wall: Duration::MAX };
         let mut fastest = Duration::MAX;
-        for _ in 0..PASSES {
-            let pass: Vec<Answers> = decode
-                .par_iter()
-                .map_init(Scratch::new, |scratch, &j| self.ask(capture, setup, views, j, scratch))
+        for pass in 0..PASSES {
+            let start = Instant::now();
+            let answers: Vec<Answers> = decode
+                .par_chunks(share)
+                .zip(memory.par_iter_mut())
+                .enumerate()
+                .flat_map_iter(|(chunk, (queries, scratch))| {
+                    let first = pass * decode.len() + chunk * share;
+                    let turns = queries.iter().zip(first..);
+                    let views = &views;
+                    turns.map(move |(&j, turn)| {
+                        self.ask(capture, setup, setting, &views[turn % views.len()], j, scratch)
+                    })
+                })
                 .collect();
-            let total = pass.iter().map(|a| a.time).sum();
+            asked.wall = asked.wall.min(start.elapsed());
+            let total = answers.iter().map(|a| a.time).sum();
             if total < fastest {
-                (fastest, best) = (total, pass);
+                (fastest, asked.answers) = (total, answers);
             }
         }
-        best
+        asked
     }
 
     fn ask(
         &self,
         capture: &Capture,
         setup: &Setup,
+        setting: &Setting,
         views: &[SpanView<'_>],
         j: usize,
         scratch: &mut Scratch,
@@ -160,9 +161,9 @@ impl Head {
             q: &q,
             group,
             description: Description::scaled(capture.meta.scale),
-            budget: setup.budget,
-            estimate: setup.estimate,
-            width: setup.width,
+            budget: setting.budget,
+            estimate: setting.estimate,
+            width: setting.width,
             deadline: None,
             outside: None,
         };
@@ -172,76 +173,50 @@ impl Head {
         let stats = attend_spans(&setup.kernels, views, &[], &ask, scratch, &mut partials, Some(&mut ids));
         Answers { partials, ids, stats, time: start.elapsed() }
     }
+}
 
-    fn judge(
-        &self,
-        capture: &Capture,
-        setup: &Setup,
-        reference: &Reference,
-        j: usize,
-        answers: Answers,
-    ) -> Vec<Outcome> {
-        let (dim, group, position) = (capture.dim, capture.group(), capture.q_pos[j] as usize);
-        let search_us = answers.time.as_secs_f64() * 1e6 / group as f64;
-        let d = Description::scaled(capture.meta.scale);
-        let mut merged = answers.partials.clone();
-        let q = &self.queries[j * group * dim..(j + 1) * group * dim];
-        let wide = widen(q);
-        let indexed = capture.indexed();
-        let (keys, values) =
-            (Rows::contiguous(&self.keys, dim), Rows::contiguous(&self.values, capture.value_dim));
-        let mut scratch = attention::Scratch::new();
-        for range in [0..indexed.start, indexed.end..position + 1] {
-            attention::attend_range(
-                &setup.kernels,
-                &d,
-                &wide,
-                &keys,
-                &values,
-                range,
-                &mut scratch,
-                &mut merged,
-            );
-        }
-        let heads = answers.partials.into_iter().zip(answers.ids).zip(merged).zip(q.chunks(dim));
-        heads
-            .map(|(((partial, ids), merged), q)| {
-                let truth = reference.attend(q, position);
-                let ids: Vec<u32> =
-                    ids.iter().map(|&(s, id)| self.spans[s as usize].begin as u32 + id).collect();
-                let outside = reference.outside_share(&truth);
-                let o: Vec<f64> = merged.o.iter().map(|&x| f64::from(x)).collect();
-                let k = match setup.budget {
-                    Budget::TopK(k) => Some(k.min(indexed.len())),
-                    Budget::All => Some(indexed.len()),
-                    Budget::Coverage(_) => None,
-                };
-                Outcome {
-                    recall: k.map(|k| truth.found(&ids, k) as f64 / k as f64),
-                    error: error(&o, &truth.output),
-                    oracle_error: k.map(|k| error(&reference.top_k_output(&truth, k), &truth.output)),
-                    oracle_tokens: match setup.budget {
-                        Budget::Coverage(c) => Some(truth.tokens_for(f64::from(c), outside) as f64),
-                        _ => None,
-                    },
-                    coverage_true: (truth.share(&ids) + outside).min(1.0),
-                    coverage_estimated: f64::from(merged.coverage()),
-                    search_us,
-                    stats: answers.stats,
-                    partial,
-                    ids,
-                }
-            })
-            .collect()
+fn view<'a>(capture: &Capture, span: &'a Span) -> SpanView<'a> {
+    SpanView {
+        keys: Rows::contiguous(&span.keys, capture.dim),
+        values: Rows::contiguous(&span.values, capture.value_dim),
+        index: Some(&span.index),
+        visible: 0..span.index.tokens(),
     }
 }
 
-/// What one call answered for all heads of the group.
-struct Answers {
-    partials: Vec<Partial>,
-    ids: index::Chosen,
-    stats: Stats,
-    time: Duration,
+fn build_index(
+    capture: &Capture,
+    keys: &[f16],
+    values: &[f16],
+    queries: &BuildQueries,
+    setup: &Setup,
+) -> Result<SpanIndex> {
+    let mut params = BuildParams {
+        kind: setup.kind,
+        description: Description::scaled(capture.meta.scale),
+        seed: setup.seed,
+        ..BuildParams::default()
+    };
+    if setup.kind == Kind::Hnsw && !setup.calibrated {
+        // The baseline's build time is that of the graph: the widths are given, and its trials are long.
+        params.target_recall = 0.0;
+    }
+    let keys = Rows::contiguous(keys, capture.dim);
+    let values = Rows::contiguous(values, capture.value_dim);
+    Ok(index::build(&keys, &values, Some(queries), &params)?)
+}
+
+/// The same span in memory of its own; an index that cannot be copied is built again.
+fn copy_span(capture: &Capture, queries: &[f16], span: &Span, setup: &Setup) -> Result<Span> {
+    let (keys, values) = (span.keys.clone(), span.values.clone());
+    let index = match span.index.copied() {
+        Some(index) => index,
+        None => {
+            let queries = build_queries(capture, queries, span.begin, span.begin + span.index.tokens());
+            build_index(capture, &keys, &values, &queries, setup)?
+        }
+    };
+    Ok(Span { begin: span.begin, keys, values, index })
 }
 
 /// The queries before the evaluation, seeing what a decode step at their position would ask the index for: the tokens

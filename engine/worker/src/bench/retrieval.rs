@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -12,7 +12,8 @@ use kernels::Kernels;
 use serde::Serialize;
 
 use super::dump;
-use super::head::{Head, Outcome, Setup};
+use super::head::{Head, Setting, Setup};
+use super::judge::{Outcome, evaluate};
 use crate::capture_file::Capture;
 use crate::cli::usage;
 
@@ -25,15 +26,18 @@ pub struct RetrievalArgs {
     /// One or several of graph, flat, summary, hnsw, auto.
     #[arg(long, value_delimiter = ',', default_value = "graph")]
     pub method: Vec<Kind>,
-    /// Tokens attended to exactly per query head: a number, coverage=C, or all.
-    #[arg(long, default_value = "100", value_parser = parse_budget)]
-    pub budget: Budget,
+    /// Tokens attended to exactly per query head: a number, coverage=C, or all; several are asked of one build.
+    #[arg(long, value_delimiter = ',', default_value = "100", value_parser = parse_budget)]
+    pub budget: Vec<Budget>,
     /// Whether the remainder is estimated from the summary: on or off.
     #[arg(long, default_value = "on", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub estimate: bool,
-    /// Search width in place of the one calibrated on held-back build queries.
-    #[arg(long)]
-    pub width: Option<usize>,
+    /// Search widths, each a number or 'calibrated' (on held-back build queries); several are asked of one build.
+    #[arg(long, value_delimiter = ',', default_value = "calibrated", value_parser = parse_width)]
+    pub width: Vec<Width>,
+    /// Hold KV and index N times in memory of their own and ask them in turn: a working set beyond the caches.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub copies: usize,
     /// Divide the indexed range into this many spans, each with its own index.
     #[arg(long, default_value_t = 1)]
     pub spans: usize,
@@ -52,6 +56,25 @@ pub struct RetrievalArgs {
     /// One JSON object a line on stdout.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A search width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// What the build found on held-back queries.
+    Calibrated,
+    /// This one.
+    Fixed(usize),
+}
+
+fn parse_width(text: &str) -> Result<Width, String> {
+    match text {
+        "calibrated" => Ok(Width::Calibrated),
+        _ => text
+            .parse()
+            .map(Width::Fixed)
+            .map_err(|_| format!("width '{text}' is not a number or calibrated")),
+    }
 }
 
 pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
@@ -90,6 +113,9 @@ pub(super) fn check_budget(budget: Budget) -> Result<()> {
     }
 }
 
+/// Most copies of KV and index.
+const MOST_COPIES: usize = 65_536;
+
 /// One line of output. Means over decode queries and query heads; what does not apply is null.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
@@ -104,6 +130,7 @@ struct Row {
     estimate: &'static str,
     width: Option<usize>,
     spans: usize,
+    copies: usize,
     exact_tokens: f64,
     recall_at_k: Option<f64>,
     scanned_fraction: f64,
@@ -118,6 +145,8 @@ struct Row {
     oracle_topk_error_mean: Option<f64>,
     oracle_tokens_for_coverage: Option<f64>,
     search_us_per_query: f64,
+    /// Wall time of a pass over all queries and heads, divided by their number: what the threads do together.
+    wall_us_per_query: f64,
     build_us_per_token: f64,
     index_bytes_per_token: f64,
     kv_bytes_per_token: f64,
@@ -129,9 +158,13 @@ struct Row {
 /// Runs the command.
 pub fn run(args: &RetrievalArgs) -> Result<()> {
     check_threads(args.threads)?;
-    check_budget(args.budget)?;
-    if args.dump.is_some() && args.method.len() != 1 {
-        return Err(usage(format!("--dump writes one method, {} were given", args.method.len())));
+    args.budget.iter().try_for_each(|&budget| check_budget(budget))?;
+    if !(1..=MOST_COPIES).contains(&args.copies) {
+        return Err(usage(format!("--copies {}: 1 to {MOST_COPIES} are possible", args.copies)));
+    }
+    let rows = args.method.len() * args.budget.len() * args.width.len();
+    if args.dump.is_some() && rows != 1 {
+        return Err(usage(format!("--dump writes one method, budget and width, {rows} were given")));
     }
     let mut capture = Capture::read(&args.capture)?;
     if let Some(limit) = args.limit_tokens {
@@ -150,48 +183,97 @@ pub fn run(args: &RetrievalArgs) -> Result<()> {
         writeln!(out.lock(), "{}", heading(&capture, args))?;
     }
     for &kind in &args.method {
-        let row = pool.install(|| measure(&capture, args, kind))?;
-        if args.json {
-            writeln!(out.lock(), "{}", serde_json::to_string(&row)?)?;
-        } else {
-            writeln!(out.lock(), "{}", line(&row))?;
+        for row in pool.install(|| measure(&capture, args, kind))? {
+            if args.json {
+                writeln!(out.lock(), "{}", serde_json::to_string(&row)?)?;
+            } else {
+                writeln!(out.lock(), "{}", line(&row))?;
+            }
         }
     }
     Ok(())
 }
 
-fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Row> {
-    let kernels = Kernels::from_env()?;
+/// What the builds of all KV heads came to.
+#[derive(Default)]
+struct Built {
+    kinds: Vec<&'static str>,
+    widths: Vec<usize>,
+    recalls: Vec<f32>,
+    seconds: f64,
+    bytes: usize,
+}
+
+impl Built {
+    fn add(&mut self, head: &Head, took: Duration) {
+        self.seconds += took.as_secs_f64() - head.preparation.as_secs_f64();
+        for span in head.spans() {
+            self.kinds.push(span.index.kind().name());
+            self.widths.push(span.index.width());
+            self.recalls.extend(span.index.recall_estimate());
+            self.bytes += span.index.bytes();
+        }
+    }
+}
+
+/// A row for every budget and width, from one build of every KV head.
+fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Vec<Row>> {
     let setup = Setup {
-        kernels,
+        kernels: Kernels::from_env()?,
         kind,
-        budget: args.budget,
-        estimate: args.estimate,
-        width: args.width,
         spans: args.spans,
+        copies: args.copies,
+        calibrated: args.width.contains(&Width::Calibrated),
         seed: args.seed,
     };
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    let (mut kinds, mut widths, mut recalls) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut build, mut bytes) = (0.0, 0);
-    let n = capture.indexed().len();
+    let settings: Vec<Setting> = args
+        .budget
+        .iter()
+        .flat_map(|&budget| args.width.iter().map(move |&width| (budget, width)))
+        .map(|(budget, width)| Setting {
+            budget,
+            estimate: args.estimate,
+            width: match width {
+                Width::Calibrated => None,
+                Width::Fixed(width) => Some(width),
+            },
+        })
+        .collect();
+    let mut built = Built::default();
+    let mut outcomes: Vec<(Vec<Outcome>, f64)> = settings.iter().map(|_| (Vec::new(), 0.0)).collect();
     for kv_head in 0..capture.kv_heads {
         let start = Instant::now();
         let head = Head::build(capture, kv_head, &setup)?;
-        build += start.elapsed().as_secs_f64() - head.preparation.as_secs_f64();
-        for span in &head.spans {
-            kinds.push(span.index.kind().name());
-            widths.push(args.width.unwrap_or(span.index.width()));
-            recalls.extend(span.index.recall_estimate());
-            bytes += span.index.bytes();
+        built.add(&head, start.elapsed());
+        for (all, judged) in outcomes.iter_mut().zip(evaluate(capture, &setup, &head, &settings)) {
+            all.0.extend(judged.outcomes);
+            all.1 += judged.wall_us / capture.kv_heads as f64;
         }
-        outcomes.extend(head.evaluate(capture, &setup));
     }
-    ensure!(!outcomes.is_empty(), "the capture has no query from eval_from {} on", capture.meta.eval_from);
-    if let Some(path) = &args.dump {
-        write_dump(path, capture, &outcomes)?;
+    if setup.kind == Kind::Hnsw && !setup.calibrated {
+        built.recalls.clear();
     }
-    kinds.dedup();
+    built.kinds.dedup();
+    ensure!(
+        outcomes.iter().all(|o| !o.0.is_empty()),
+        "the capture has no query from eval_from {} on",
+        capture.meta.eval_from
+    );
+    if let (Some(path), [(outcomes, _)]) = (&args.dump, outcomes.as_slice()) {
+        write_dump(path, capture, outcomes)?;
+    }
+    let each = settings.iter().zip(&outcomes);
+    Ok(each.map(|(setting, o)| row(capture, (args, &setup), &built, setting, o)).collect())
+}
+
+fn row(
+    capture: &Capture,
+    (args, setup): (&RetrievalArgs, &Setup),
+    built: &Built,
+    setting: &Setting,
+    (outcomes, wall_us): &(Vec<Outcome>, f64),
+) -> Row {
+    let n = capture.indexed().len();
     let mean = |f: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(f).sum::<f64>() / outcomes.len() as f64;
     let optional = |f: &dyn Fn(&Outcome) -> Option<f64>| {
         outcomes.iter().map(f).sum::<Option<f64>>().map(|sum| sum / outcomes.len() as f64)
@@ -199,17 +281,19 @@ fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Row> {
     let mut errors: Vec<f64> = outcomes.iter().map(|o| o.error).collect();
     errors.sort_unstable_by(f64::total_cmp);
     let heads_tokens = (n * capture.kv_heads) as f64;
-    Ok(Row {
-        method: kind.to_string(),
-        kind: kinds.join("+"),
+    let calibrated = built.widths.iter().sum::<usize>() / built.widths.len().max(1);
+    Row {
+        method: setup.kind.to_string(),
+        kind: built.kinds.join("+"),
         tokens: n,
         head_dim: capture.dim,
         q_heads: capture.q_heads,
         kv_heads: capture.kv_heads,
-        budget: budget_text(args.budget),
-        estimate: if args.estimate { "on" } else { "off" },
-        width: (args.budget != Budget::All).then(|| widths.iter().sum::<usize>() / widths.len().max(1)),
+        budget: budget_text(setting.budget),
+        estimate: if setting.estimate { "on" } else { "off" },
+        width: (setting.budget != Budget::All).then(|| setting.width.unwrap_or(calibrated)),
         spans: args.spans,
+        copies: args.copies,
         exact_tokens: mean(&|o| o.ids.len() as f64),
         recall_at_k: optional(&|o| o.recall),
         scanned_fraction: mean(&|o| o.stats.keys_scored) / n as f64,
@@ -218,7 +302,7 @@ fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Row> {
         coverage_true: mean(&|o| o.coverage_true),
         coverage_estimated: mean(&|o| o.coverage_estimated),
         coverage_abs_error_mean: mean(&|o| (o.coverage_true - o.coverage_estimated).abs()),
-        coverage_reached_share: match args.budget {
+        coverage_reached_share: match setting.budget {
             Budget::Coverage(c) => Some(mean(&|o| f64::from(o.coverage_true >= f64::from(c) - 1e-6))),
             _ => None,
         },
@@ -227,16 +311,17 @@ fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Row> {
         oracle_topk_error_mean: optional(&|o| o.oracle_error),
         oracle_tokens_for_coverage: optional(&|o| o.oracle_tokens),
         search_us_per_query: mean(&|o| o.search_us),
-        build_us_per_token: build * 1e6 / heads_tokens,
-        index_bytes_per_token: bytes as f64 / heads_tokens,
+        wall_us_per_query: *wall_us,
+        build_us_per_token: built.seconds * 1e6 / heads_tokens,
+        index_bytes_per_token: built.bytes as f64 / heads_tokens,
         kv_bytes_per_token: 2.0 * (capture.dim + capture.value_dim) as f64,
-        recall_calibrated: match recalls.len() {
+        recall_calibrated: match built.recalls.len() {
             0 => None,
-            some => Some(f64::from(recalls.iter().sum::<f32>()) / some as f64),
+            some => Some(f64::from(built.recalls.iter().sum::<f32>()) / some as f64),
         },
-        kernels: kernels.isa().to_string(),
+        kernels: setup.kernels.isa().to_string(),
         threads: args.threads,
-    })
+    }
 }
 
 fn write_dump(path: &Path, capture: &Capture, outcomes: &[Outcome]) -> Result<()> {
@@ -269,7 +354,7 @@ fn heading(capture: &Capture, args: &RetrievalArgs) -> String {
         capture.q_heads,
         capture.kv_heads,
         capture.dim,
-        budget_text(args.budget),
+        args.budget.iter().map(|&b| budget_text(b)).collect::<Vec<_>>().join(","),
         if args.estimate { "on" } else { "off" },
         "method",
         "kind",

@@ -1,0 +1,102 @@
+//! `recollect bench retrieval` with several budgets, widths and copies: each row is what a run of its own says.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use half::f16;
+use serde_json::Value;
+use worker::capture_file::{Capture, CaptureMeta};
+
+const TOKENS: usize = 3000;
+const DIM: usize = 16;
+
+fn write_capture(path: &Path) {
+    let mut state = 7u64;
+    let mut noise = |count: usize| -> Vec<f16> {
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            f16::from_f32((state >> 40) as f32 / (1u64 << 24) as f32 - 0.5)
+        };
+        (0..count).map(|_| next()).collect()
+    };
+    let q_pos: Vec<u32> = (100..TOKENS as u32).step_by(4).collect();
+    let capture = Capture {
+        k: noise(TOKENS * DIM),
+        v: noise(TOKENS * DIM),
+        q: noise(q_pos.len() * 2 * DIM),
+        q_pos,
+        tokens: TOKENS,
+        kv_heads: 1,
+        q_heads: 2,
+        dim: DIM,
+        value_dim: DIM,
+        meta: CaptureMeta { scale: 1.0, sink: 16, window: 64, eval_from: 2800, ..CaptureMeta::default() },
+    };
+    capture.write(path).unwrap();
+}
+
+fn bench(capture: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
+    command.args(["bench", "retrieval", "--json", "--capture"]).arg(capture);
+    command.args(more).output().unwrap()
+}
+
+/// The rows, without the times.
+fn rows(capture: &Path, more: &[&str]) -> Vec<Value> {
+    let output = bench(capture, more);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let timeless = |line: &[u8]| {
+        let mut row: Value = serde_json::from_slice(line).unwrap();
+        for time in ["search_us_per_query", "wall_us_per_query", "build_us_per_token"] {
+            assert!(row.as_object_mut().unwrap().remove(time).unwrap().as_f64().unwrap() > 0.0);
+        }
+        row
+    };
+    lines.map(timeless).collect()
+}
+
+#[test]
+fn budgets_widths_and_copies() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = folder.path().join("c.safetensors");
+    write_capture(&capture);
+    let method = ["--method", "summary,graph"];
+    let grid = rows(&capture, &[&method[..], &["--budget", "5,20", "--width", "calibrated,30"]].concat());
+    let mut single = Vec::new();
+    for method in ["summary", "graph"] {
+        for budget in ["5", "20"] {
+            for width in ["calibrated", "30"] {
+                single.extend(rows(
+                    &capture,
+                    &["--method", method, "--budget", budget, "--width", width, "--threads", "1"],
+                ));
+            }
+        }
+    }
+    assert_eq!(grid, single);
+
+    for method in ["summary", "flat", "hnsw"] {
+        let one = ["--method", method, "--budget", "20", "--width", "100"];
+        let mut copied = rows(&capture, &[&one[..], &["--copies", "3", "--threads", "2"]].concat());
+        assert_eq!(copied[0]["copies"], 3);
+        (copied[0]["copies"], copied[0]["threads"]) = (1.into(), 1.into());
+        assert_eq!(copied, rows(&capture, &one));
+    }
+}
+
+#[test]
+fn wrong_flags_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = folder.path().join("c.safetensors");
+    write_capture(&capture);
+    for (flags, named) in [
+        (vec!["--copies", "0"], "--copies 0"),
+        (vec!["--width", "wide"], "wide"),
+        (vec!["--dump", "x", "--budget", "5,6"], "--dump"),
+    ] {
+        let output = bench(&capture, &flags);
+        assert_eq!(output.status.code(), Some(64), "{flags:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(named), "{flags:?}");
+    }
+}
