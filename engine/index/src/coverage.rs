@@ -11,12 +11,16 @@ use crate::select::Step;
 
 /// Finalists of the first search.
 const FIRST: usize = 128;
+/// Part of the share that may be missing which the estimate allows to be missing: it tends to understate what it has
+/// not seen. Measured on captures: with 1 a third of the queries reach their share, with 0.7 nine in ten and more.
+const AIM: f64 = 0.7;
 /// Growth from one search to the next.
 const GROWTH: usize = 4;
 
 /// Attends to every head of the step with the smallest selection that reaches `share`.
 pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch, out: &mut [Partial]) {
     let total: usize = step.spans.iter().map(|s| s.visible.len()).sum();
+    let aim = 1.0 - (1.0 - f64::from(share)) * AIM;
     step.prepare(FIRST, scratch);
     score_all_means(step, scratch);
     for (head, out) in out.iter_mut().enumerate() {
@@ -25,7 +29,7 @@ pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch,
             step.search(head..head + 1, n, scratch);
             step.finalists(head, n, scratch);
             scratch.best.sort_unstable_by(Finalist::better);
-            let enough = enough(step, head, f64::from(share), scratch, out);
+            let enough = enough(step, head, aim, scratch, out);
             if let Some(enough) = enough {
                 scratch.best.truncate(enough);
             } else if n < total && !step.stats.deadline_hit {
@@ -88,4 +92,7 @@ fn enough(
         exact += (f64::from(d.logit(finalist.score)) - m).exp();
     }
     (exact >= share * total).then_some(scratch.best.len())
+}
+fn aimx() -> f64 {
+    std::env::var("AIMX").ok().and_then(|v| v.parse().ok()).unwrap_or(AIM)
 }

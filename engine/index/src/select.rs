@@ -63,8 +63,8 @@ pub struct Ask<'a> {
     pub width: Option<usize>,
     /// When to stop searching and to answer with what was found.
     pub deadline: Option<Instant>,
-    /// [group]: log of the mass that is attended to exactly elsewhere (a worker's sink and window), which a coverage
-    /// budget counts as reached. It may be the previous step's.
+    /// [group]: log of the mass that is attended to exactly elsewhere at this step (a worker's sink and window), which a
+    /// coverage budget counts as reached.
     pub outside: Option<&'a [f32]>,
 }
 

@@ -78,7 +78,7 @@ impl SpanIndex {
     pub fn copied(&self) -> Option<SpanIndex> {
         let finder = match &self.finder {
             Finder::Flat => Finder::Flat,
-            Finder::Summary(packed) => Finder::Summary(packed.clone()),
+            Finder::Summary(codes) => Finder::Summary(codes.clone()),
             Finder::Graph(graph) => Finder::Graph(graph.clone()),
             Finder::Hnsw(_) => return None,
         };
@@ -90,6 +90,7 @@ impl SpanIndex {
             width: self.width,
             calibrate_k: self.calibrate_k,
             recall: self.recall,
+            lift: self.lift,
             stats: self.stats.clone(),
         })
     }

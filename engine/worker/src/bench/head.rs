@@ -119,6 +119,11 @@ impl Head {
         let views: Vec<Vec<SpanView<'_>>> =
             self.copies.iter().map(|spans| spans.iter().map(|span| view(capture, span)).collect()).collect();
         let share = decode.len().div_ceil(rayon::current_num_threads()).max(1);
+        let outside: Vec<Vec<f32>> = match setting.budget {
+            Budget::Coverage(_) => decode.par_iter().map(|&j| self.mass_beside(capture, setup, j)).collect(),
+            _ => Vec::new(),
+        };
+        let outside = &outside;
         let mut memory = vec![Scratch::new(); decode.len().div_ceil(share)];
         let mut asked = Asked { answers: Vec::new(), wall: Duration::MAX };
         let mut fastest = Duration::MAX;
@@ -130,10 +135,11 @@ impl Head {
                 .enumerate()
                 .flat_map_iter(|(chunk, (queries, scratch))| {
                     let first = pass * decode.len() + chunk * share;
-                    let turns = queries.iter().zip(first..);
+                    let turns = queries.iter().enumerate().zip(first..);
                     let views = &views;
-                    turns.map(move |(&j, turn)| {
-                        self.ask(capture, setup, setting, &views[turn % views.len()], j, scratch)
+                    turns.map(move |((i, &j), turn)| {
+                        let outside = outside.get(chunk * share + i).map(Vec::as_slice);
+                        self.ask(capture, (setup, setting), &views[turn % views.len()], (j, outside), scratch)
                     })
                 })
                 .collect();
@@ -146,13 +152,34 @@ impl Head {
         asked
     }
 
+    /// Merges exact attention of query `j` over every visible token outside the indexed range into `out`.
+    pub fn attend_beside(&self, capture: &Capture, setup: &Setup, j: usize, out: &mut [Partial]) {
+        let (dim, width) = (capture.dim, capture.group() * capture.dim);
+        let indexed = capture.indexed();
+        let q = widen(&self.queries[j * width..(j + 1) * width]);
+        let d = Description::scaled(capture.meta.scale);
+        let (keys, values) =
+            (Rows::contiguous(&self.keys, dim), Rows::contiguous(&self.values, capture.value_dim));
+        let mut scratch = attention::Scratch::new();
+        for range in [0..indexed.start, indexed.end..capture.q_pos[j] as usize + 1] {
+            attention::attend_range(&setup.kernels, &d, &q, &keys, &values, range, &mut scratch, out);
+        }
+    }
+
+    /// Log of the mass outside the indexed range for query `j`, per head: a worker that asks for a coverage attends to
+    /// its own tokens first and says what they weigh.
+    fn mass_beside(&self, capture: &Capture, setup: &Setup, j: usize) -> Vec<f32> {
+        let mut out = vec![Partial::neutral(capture.value_dim); capture.group()];
+        self.attend_beside(capture, setup, j, &mut out);
+        out.iter().map(Partial::log_sum_exp).collect()
+    }
+
     fn ask(
         &self,
         capture: &Capture,
-        setup: &Setup,
-        setting: &Setting,
+        (setup, setting): (&Setup, &Setting),
         views: &[SpanView<'_>],
-        j: usize,
+        (j, outside): (usize, Option<&[f32]>),
         scratch: &mut Scratch,
     ) -> Answers {
         let (group, width) = (capture.group(), capture.group() * capture.dim);
@@ -165,7 +192,7 @@ impl Head {
             estimate: setting.estimate,
             width: setting.width,
             deadline: None,
-            outside: None,
+            outside,
         };
         let mut partials = vec![Partial::neutral(capture.value_dim); group];
         let mut ids = Vec::new();

@@ -1,11 +1,10 @@
 //! What the answers of a head are worth, against dense attention in f64.
 
-use attention::{Description, Partial, Rows};
+use attention::Partial;
 use index::{Budget, Stats};
 use rayon::prelude::*;
 
 use super::head::{Answers, Head, Setting, Setup};
-use super::retrieval::widen;
 use super::truth::{Reference, Truth, error};
 use crate::capture_file::Capture;
 
@@ -81,27 +80,8 @@ impl Judge<'_> {
 
     /// The partials merged with exact attention over every visible token outside the indexed range.
     fn merged(&self, j: usize, answers: &Answers) -> Vec<Partial> {
-        let (dim, width) = (self.capture.dim, self.capture.group() * self.capture.dim);
-        let indexed = self.capture.indexed();
-        let position = self.capture.q_pos[j] as usize;
-        let q = widen(&self.head.queries[j * width..(j + 1) * width]);
-        let d = Description::scaled(self.capture.meta.scale);
-        let keys = Rows::contiguous(&self.head.keys, dim);
-        let values = Rows::contiguous(&self.head.values, self.capture.value_dim);
-        let mut scratch = attention::Scratch::new();
         let mut merged = answers.partials.clone();
-        for range in [0..indexed.start, indexed.end..position + 1] {
-            attention::attend_range(
-                &self.setup.kernels,
-                &d,
-                &q,
-                &keys,
-                &values,
-                range,
-                &mut scratch,
-                &mut merged,
-            );
-        }
+        self.head.attend_beside(self.capture, self.setup, j, &mut merged);
         merged
     }
 
