@@ -93,6 +93,3 @@ fn enough(
     }
     (exact >= share * total).then_some(scratch.best.len())
 }
-fn aimx() -> f64 {
-    std::env::var("AIMX").ok().and_then(|v| v.parse().ok()).unwrap_or(AIM)
-}

@@ -56,11 +56,12 @@ impl Remainder {
         let dim = summary.value_dim;
         let mut out = Partial::neutral(dim);
         let m = self.weigh((k, d), means, selected);
-        let total: f64 = self.mass.iter().map(|&x| f64::from(x)).sum();
+        let total = sum(&self.mass);
         if total > 0.0 {
             // From the mass of a group to that of a member.
             for ((mass, &count), &taken) in self.mass.iter_mut().zip(&cut.counts).zip(&self.taken) {
-                *mass = if count > taken { *mass / (count - taken) as f32 } else { 0.0 };
+                let left = difference(count, taken);
+                *mass = if left > 0.0 { *mass / left } else { 0.0 };
             }
             self.acc.clear();
             self.acc.resize(dim, 0.0);
@@ -88,7 +89,7 @@ impl Remainder {
     /// Log of the estimated mass of all visible members; -inf when there are none.
     pub fn log_mass(&mut self, numbers: (&Kernels, &Description), means: &Means<'_>) -> f64 {
         let m = self.weigh(numbers, means, &[]);
-        let total: f64 = self.mass.iter().map(|&x| f64::from(x)).sum();
+        let total = sum(&self.mass);
         if total > 0.0 { f64::from(m) + total.ln() } else { f64::NEG_INFINITY }
     }
 
@@ -105,18 +106,19 @@ impl Remainder {
         self.mass.clear();
         self.mass.extend_from_slice(scores);
         d.logits(&mut self.mass);
-        for ((z, spread), (count, known)) in
-            self.mass.iter_mut().zip(&summary.spreads).zip(cut.counts.iter().zip(known))
+        let others = cut.counts.iter().zip(known);
+        for ((z, &spread), (&count, &known)) in self.mass.iter_mut().zip(&summary.spreads).zip(others.clone())
         {
-            *z = if count > known { *z + lift * spread * spread } else { f32::NEG_INFINITY };
+            let lifted = *z + lift * spread * spread;
+            *z = if difference(count, known) > 0.0 { lifted } else { f32::NEG_INFINITY };
         }
         let mut m = k.max(&self.mass);
         if seen.noted {
             m = m.max(seen.m);
         }
         k.exp_sum(&mut self.mass, m);
-        for (mass, (&count, &known)) in self.mass.iter_mut().zip(cut.counts.iter().zip(known)) {
-            *mass *= count.saturating_sub(known) as f32;
+        for (mass, (&count, &known)) in self.mass.iter_mut().zip(others) {
+            *mass *= difference(count, known).max(0.0);
         }
         if seen.noted && seen.m > f32::NEG_INFINITY {
             let factor = (seen.m - m).exp();
@@ -142,4 +144,20 @@ impl Remainder {
             self.taken[summary.group_of(t.token as usize)] = 0;
         }
     }
+}
+
+/// `a - b` of counts, in f32 and without a branch, so that loops over groups stay vector loops. A group has far fewer
+/// members than f32 counts exactly.
+fn difference(a: u32, b: u32) -> f32 {
+    (a as i32 - b as i32) as f32
+}
+
+/// The sum, in f64 in eight lanes.
+fn sum(x: &[f32]) -> f64 {
+    let (whole, rest) = x.as_chunks::<8>();
+    let mut lanes = [0f64; 8];
+    for chunk in whole {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane += f64::from(x));
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()
 }
