@@ -9,6 +9,7 @@ use attention::{Description, Partial, Scratch};
 use client::{Budget, NewTokenKv, RowAsk, Session};
 use tokio::runtime::Handle;
 
+use crate::coverage::CoverageTally;
 use crate::forward::{KvShape, LayerAttention, LayerBlock};
 use crate::window::WindowCache;
 
@@ -19,6 +20,14 @@ pub struct Spending {
     pub budget: Budget,
     /// Whether the shards estimate what they did not select.
     pub estimate: bool,
+}
+
+impl Spending {
+    /// Whether answers tell their coverage: tokens that are neither attended to nor estimated have a mass that nobody
+    /// knows.
+    fn tells_coverage(self) -> bool {
+        self.estimate || self.budget == Budget::All
+    }
 }
 
 /// Sums over the steps since the last [`Decode::take_stats`].
@@ -34,12 +43,8 @@ pub struct DecodeStats {
     pub keys_scored: f64,
     /// Exactly attended tokens per query head, summed over rows.
     pub exact_tokens: f64,
-    /// Coverage of the merged answer, summed over query heads and rows.
-    pub coverage: f64,
-    /// Number of terms in `coverage`.
-    pub coverage_terms: u64,
-    /// Largest share of the softmax mass that a merged answer did not attend to exactly.
-    pub missing_mass_max: f32,
+    /// Coverage of the merged answers, one term per query head and row.
+    pub coverage: CoverageTally,
 }
 
 /// Attention of decode over shards and window.
@@ -125,15 +130,6 @@ impl Decode {
             })
             .collect()
     }
-
-    fn note(&mut self, partials: &[Partial]) {
-        for partial in partials {
-            let coverage = partial.coverage();
-            self.stats.coverage += f64::from(coverage);
-            self.stats.coverage_terms += 1;
-            self.stats.missing_mass_max = self.stats.missing_mass_max.max(1.0 - coverage);
-        }
-    }
 }
 
 impl LayerAttention for Decode {
@@ -180,13 +176,34 @@ impl LayerAttention for Decode {
                 self.stats.keys_scored += answer.stats.keys_scored;
                 self.stats.exact_tokens += answer.stats.exact_tokens;
             }
+            let known = self.spending.tells_coverage() || answer.partials.is_empty();
+            for partial in out.iter() {
+                self.stats.coverage.note(known.then(|| partial.coverage()));
+            }
         }
         self.committed = self.session.watermark();
-        self.note(&merged);
         let mut out = Vec::with_capacity(block.tokens * q_row);
         for partial in &merged {
             out.extend_from_slice(&partial.o);
         }
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coverage_is_told_by_an_estimate_or_by_attending_to_everything() {
+        for (budget, estimate, told) in [
+            (Budget::All, false, true),
+            (Budget::All, true, true),
+            (Budget::TopK(100), true, true),
+            (Budget::TopK(100), false, false),
+            (Budget::Coverage(0.9), false, false),
+        ] {
+            assert_eq!(Spending { budget, estimate }.tells_coverage(), told, "{budget:?}, {estimate}");
+        }
     }
 }

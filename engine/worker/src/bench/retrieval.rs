@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::dump;
 use super::head::{Head, Outcome, Setup};
 use crate::capture_file::Capture;
+use crate::cli::spending::parse_index_budget;
 use crate::cli::usage;
 
 /// How well, and at what cost, an index finds what the queries of a capture attend to.
@@ -26,7 +27,7 @@ pub struct RetrievalArgs {
     #[arg(long, value_delimiter = ',', default_value = "graph")]
     pub method: Vec<Kind>,
     /// Tokens attended to exactly per query head: a number, coverage=C, or all.
-    #[arg(long, default_value = "100", value_parser = parse_budget)]
+    #[arg(long, default_value = "100", value_parser = parse_index_budget)]
     pub budget: Budget,
     /// Whether the remainder is estimated from the summary: on or off.
     #[arg(long, default_value = "on", value_parser = parse_switch, action = clap::ArgAction::Set)]
@@ -62,31 +63,11 @@ pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-pub(super) fn parse_budget(text: &str) -> Result<Budget, String> {
-    if text == "all" {
-        return Ok(Budget::All);
-    }
-    if let Some(share) = text.strip_prefix("coverage=") {
-        return match share.parse::<f32>() {
-            Ok(share) if (0.0..=1.0).contains(&share) => Ok(Budget::Coverage(share)),
-            _ => Err(format!("coverage '{share}' is not a number within 0..=1")),
-        };
-    }
-    text.parse().map(Budget::TopK).map_err(|_| format!("budget '{text}' is not a number, coverage=C or all"))
-}
-
 /// More threads than any machine of one process has would only be waited for.
 pub(super) fn check_threads(threads: usize) -> Result<()> {
     match threads {
         1..=1024 => Ok(()),
         _ => Err(usage(format!("--threads {threads}: 1 to 1024 are possible"))),
-    }
-}
-
-pub(super) fn check_budget(budget: Budget) -> Result<()> {
-    match budget {
-        Budget::TopK(0) => Err(usage("--budget 0: at least one token is needed")),
-        _ => Ok(()),
     }
 }
 
@@ -110,8 +91,8 @@ struct Row {
     summary_fraction: f64,
     bytes_read_per_query: f64,
     coverage_true: f64,
-    coverage_estimated: f64,
-    coverage_abs_error_mean: f64,
+    coverage_estimated: Option<f64>,
+    coverage_abs_error_mean: Option<f64>,
     coverage_reached_share: Option<f64>,
     output_error_mean: f64,
     output_error_p90: f64,
@@ -129,9 +110,14 @@ struct Row {
 /// Runs the command.
 pub fn run(args: &RetrievalArgs) -> Result<()> {
     check_threads(args.threads)?;
-    check_budget(args.budget)?;
+    if args.width == Some(0) {
+        return Err(usage("--width 0: 1 or more is needed"));
+    }
     if args.dump.is_some() && args.method.len() != 1 {
         return Err(usage(format!("--dump writes one method, {} were given", args.method.len())));
+    }
+    if let Some(path) = &args.dump {
+        dump::check(path)?;
     }
     let mut capture = Capture::read(&args.capture)?;
     if let Some(limit) = args.limit_tokens {
@@ -198,6 +184,8 @@ fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Row> {
     };
     let mut errors: Vec<f64> = outcomes.iter().map(|o| o.error).collect();
     errors.sort_unstable_by(f64::total_cmp);
+    // Without an estimate nobody knows the mass of what was not selected.
+    let estimated = args.estimate || args.budget == Budget::All;
     let heads_tokens = (n * capture.kv_heads) as f64;
     Ok(Row {
         method: kind.to_string(),
@@ -216,8 +204,8 @@ fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Row> {
         summary_fraction: mean(&|o| o.stats.summary_scored) / n as f64,
         bytes_read_per_query: mean(&|o| o.stats.bytes_read),
         coverage_true: mean(&|o| o.coverage_true),
-        coverage_estimated: mean(&|o| o.coverage_estimated),
-        coverage_abs_error_mean: mean(&|o| (o.coverage_true - o.coverage_estimated).abs()),
+        coverage_estimated: estimated.then(|| mean(&|o| o.coverage_estimated)),
+        coverage_abs_error_mean: estimated.then(|| mean(&|o| (o.coverage_true - o.coverage_estimated).abs())),
         coverage_reached_share: match args.budget {
             Budget::Coverage(c) => Some(mean(&|o| f64::from(o.coverage_true >= f64::from(c) - 1e-6))),
             _ => None,
