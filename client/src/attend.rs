@@ -43,6 +43,9 @@ pub struct RowAsk {
     pub estimate: bool,
     /// `[q_heads, key_dim]`, after RoPE, not scaled; empty: only store the token.
     pub q: Vec<f32>,
+    /// `[q_heads]`: log of the mass that the caller attends to itself at this step, which a coverage budget counts as
+    /// reached (-inf: none); empty: unknown.
+    pub beside: Vec<f32>,
     /// A token to store first.
     pub token: Option<NewTokenKv>,
 }
@@ -120,6 +123,7 @@ impl Inner {
             let width = group * key_dim;
             tensor::from_f32(&[count * group, key_dim], &row.q[first * width..][..count * width])
         });
+        let beside = (!row.beside.is_empty()).then(|| &row.beside[first * group..][..count * group]);
         let token = row.token.as_ref().map(|token| v1::NewToken {
             position: token.position,
             k: Some(tensor::from_f16(&[count, key_dim], &token.k[first * key_dim..][..count * key_dim])),
@@ -145,8 +149,8 @@ impl Inner {
             attention: Some(attention),
             q,
             token,
-            hint_m: None,
-            hint_l: None,
+            hint_m: beside.map(|m| tensor::from_f32(&[count * group], m)),
+            hint_l: beside.map(|m| tensor::from_f32(&[count * group], &vec![1.0; m.len()])),
         };
         Part { ask, kv_heads: run.kv_heads.clone(), row }
     }
@@ -266,6 +270,12 @@ fn check(geometry: &Geometry, i: usize, ask: &RowAsk) -> Result<(), Error> {
     if !ask.q.is_empty() {
         length("q", ask.q.len(), q_heads * key_dim)?;
         finite::singles("q", &[q_heads, key_dim], &ask.q).or_else(|what| refuse(what.to_string()))?;
+    }
+    if !ask.beside.is_empty() {
+        length("beside", ask.beside.len(), q_heads)?;
+        if let Some(m) = ask.beside.iter().find(|m| m.is_nan() || **m == f32::INFINITY) {
+            return refuse(format!("beside: {m} is neither finite nor -inf"));
+        }
     }
     if let Some(token) = &ask.token {
         for (field, data, dim) in [("token.k", &token.k, key_dim), ("token.v", &token.v, value_dim)] {

@@ -21,6 +21,13 @@ pub(crate) struct Described {
 }
 
 impl Cluster {
+    /// Reads the address of a shard: `host` or `host:port`, with port 7420 when none is written.
+    pub fn address(text: &str) -> Result<Address, Error> {
+        let address = text.trim();
+        Address::of_shard(address)
+            .map_err(|reason| Error::Address { address: address.to_owned(), reason: reason.to_owned() })
+    }
+
     /// Connects to every address under the default [`Config`]; all must answer.
     pub async fn connect(addresses: &[impl AsRef<str>]) -> Result<Cluster, Error> {
         Cluster::connect_with(addresses, &Config::default()).await
@@ -29,7 +36,7 @@ impl Cluster {
     /// Connects to every address; all must answer.
     pub async fn connect_with(addresses: &[impl AsRef<str>], config: &Config) -> Result<Cluster, Error> {
         let parsed: Vec<Address> =
-            addresses.iter().map(|text| text.as_ref().parse()).collect::<Result<_, _>>()?;
+            addresses.iter().map(|text| Cluster::address(text.as_ref())).collect::<Result<_, _>>()?;
         let connected =
             try_join_all(parsed.iter().map(|address| GrpcShard::connect(address, config))).await?;
         Cluster::new(connected.into_iter().map(|shard| Arc::new(shard) as Arc<dyn Shard>).collect()).await

@@ -17,7 +17,10 @@ pub enum Kind {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// An address that cannot be connected to.
-    #[error("shard address {address:?}: {reason}")]
+    #[error(
+        "shard address {address:?}: {reason}; write host or host:port, the default port is {}",
+        wire::address::DEFAULT_PORT
+    )]
     Address {
         /// As written.
         address: String,
@@ -41,6 +44,16 @@ pub enum Error {
     /// A shard that cannot be reached, closed the connection, or did not answer in time.
     #[error("shard {shard}: unavailable: {reason}")]
     Unavailable {
+        /// Its name.
+        shard: String,
+        /// What the transport says.
+        reason: String,
+    },
+    /// Something answers there, and it is no shard: the HTTP port, or another program.
+    #[error(
+        "shard {shard}: answers, but is no gRPC port of recollectd (7420 unless set, 7421 is HTTP): {reason}"
+    )]
+    NotShard {
         /// Its name.
         shard: String,
         /// What the transport says.
@@ -103,11 +116,28 @@ impl Error {
         }
     }
 
+    /// From the answer to the first call on a new connection, where the peer may turn out to be no shard at all.
+    pub(crate) fn from_first_answer(shard: &str, status: &Status) -> Error {
+        // What tonic says of an HTTP answer without a gRPC status, and h2 of bytes that are not HTTP/2.
+        let foreign = ["grpc-status header missing", "connection error detected"];
+        let reason = one_line(status.message());
+        match status.code() {
+            Code::Unimplemented if reason.is_empty() => {
+                Error::NotShard { shard: shard.to_owned(), reason: "unknown service".into() }
+            }
+            code if code == Code::Unimplemented || foreign.iter().any(|words| reason.contains(words)) => {
+                Error::NotShard { shard: shard.to_owned(), reason }
+            }
+            _ => Error::from_status(shard, status),
+        }
+    }
+
     /// What to do about it.
     pub fn kind(&self) -> Kind {
         match self {
             Error::Address { .. } | Error::Shards(_) | Error::Same { .. } => Kind::Usage,
             Error::Unavailable { .. }
+            | Error::NotShard { .. }
             | Error::Protocol { .. }
             | Error::Restarted { .. }
             | Error::SessionLost { .. } => Kind::Unavailable,
@@ -122,6 +152,7 @@ impl Error {
         match self {
             Error::Address { .. } | Error::Shards(_) | Error::Same { .. } | Error::Input(_) => None,
             Error::Unavailable { shard, .. }
+            | Error::NotShard { shard, .. }
             | Error::Protocol { shard, .. }
             | Error::Restarted { shard }
             | Error::SessionLost { shard, .. }
@@ -159,6 +190,34 @@ fn code_name(code: Code) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_is_no_shard_is_told_apart_on_the_first_call() {
+        let say = |status: Status| Error::from_first_answer("a:1", &status);
+        for foreign in [
+            Status::unimplemented("grpc-status header missing, mapped from HTTP status code 404"),
+            Status::internal("grpc-status header missing, mapped from HTTP status code 400"),
+            Status::unavailable("connection error detected: frame with invalid size"),
+            Status::unimplemented(""),
+        ] {
+            let error = say(foreign);
+            assert!(error.to_string().starts_with("shard a:1: answers, but is no gRPC port"), "{error}");
+            assert_eq!((error.kind(), error.shard()), (Kind::Unavailable, Some("a:1")));
+        }
+        let gone = say(Status::unavailable("Connection reset by peer (os error 104)"));
+        assert!(matches!(gone, Error::Unavailable { .. }), "{gone}");
+    }
+
+    #[test]
+    fn addresses_are_refused_with_what_to_write() {
+        let error = crate::Cluster::address(" ::1:7420").expect_err("refused");
+        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(
+            error.to_string(),
+            "shard address \"::1:7420\": an IPv6 address needs brackets, as in [::1]:7420; write host or host:port, \
+             the default port is 7420"
+        );
+    }
 
     #[test]
     fn statuses_become_lines_that_name_the_shard() {

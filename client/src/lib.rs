@@ -3,7 +3,6 @@
 //! One decode step passes through [`attend`]: it splits the heads of every row by placement, sends one message to each
 //! shard at the same time, checks what comes back and folds it to one partial per query head.
 //!
-//! * [`address`]: `host:port` as people write it
 //! * [`error`]: what can go wrong, which shard it was, and whether trying elsewhere would help
 //! * [`shard`]: the seam: one shard, wire messages in, wire messages out. An in-process twin implements the same trait
 //! * [`grpc`]: the seam over sockets: two connections, long-lived streams, limits, deadlines
@@ -13,7 +12,6 @@
 //! * [`attend`]: rows of queries, answered by partials
 //! * [`fold`]: answers of several shards to one partial per head; every token of every head once
 
-pub mod address;
 pub mod append;
 pub mod attend;
 pub mod cluster;
@@ -25,7 +23,6 @@ mod lease;
 pub mod session;
 pub mod shard;
 
-pub use address::Address;
 pub use append::LayerChunk;
 pub use attend::{NewTokenKv, RowAnswer, RowAsk, RowStats};
 pub use cluster::Cluster;
@@ -33,4 +30,5 @@ pub use error::{Error, Kind};
 pub use grpc::{Config, GrpcShard};
 pub use session::{Readiness, Session, SessionSpec};
 pub use shard::Shard;
+pub use wire::Address;
 pub use wire::convert::Budget;

@@ -114,7 +114,9 @@ fn bad_usage_is_64_in_one_line() {
     let bare = Command::new(env!("CARGO_BIN_EXE_recollectd")).output().unwrap();
     assert_eq!(bare.status.code(), Some(64));
     let env = recollectd(&[]).env("RECOLLECT__SERVER__LISEN", "x").output().unwrap();
-    assert_refused(&env, 64, "lisen");
+    assert_refused(&env, 64, "server.lisen: no such setting");
+    let env = recollectd(&[]).env("RECOLLECT__SERVER__NOPE", "x").output().unwrap();
+    assert_refused(&env, 64, "(RECOLLECT__SERVER__NOPE)");
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! The wire contract between workers and shards.
 //!
 //! * [`v1`]: messages, server and client of package `recollect.v1`, generated from `kv.proto`
+//! * [`address`]: where a shard listens, and where it is connected to
 //! * [`tensor`]: [`v1::Tensor`] to and from slices, with every check a stranger's bytes need
 //! * [`convert`]: partials, budgets and ranges to and from their messages
 //! * [`error`]: what a message can be refused for, as one line and as a gRPC status
 //! * [`placement`]: which shard holds which heads; pure
 //! * [`names`]: names of metrics and spans, so that server, dashboards and tests agree
 
+pub mod address;
 pub mod convert;
 pub mod error;
 pub mod names;
 pub mod placement;
 pub mod tensor;
 
+pub use address::Address;
 pub use error::WireError;
 pub use prost::bytes::Bytes;
 

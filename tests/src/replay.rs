@@ -140,7 +140,16 @@ impl Replay {
     /// One row over `range`, with the queries of the position after it.
     pub fn ask(&self, layer: u32, range: Range<u64>, budget: Budget, estimate: bool) -> RowAsk {
         let q = self.queries(layer, range.end);
-        RowAsk { layer, begin: range.start, end: range.end, budget, estimate, q, token: None }
+        RowAsk {
+            layer,
+            begin: range.start,
+            end: range.end,
+            budget,
+            estimate,
+            q,
+            beside: Vec::new(),
+            token: None,
+        }
     }
 
     /// The same row, which first stores the token at `position`.

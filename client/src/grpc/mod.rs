@@ -62,7 +62,8 @@ pub struct GrpcShard {
 impl GrpcShard {
     /// Connects, asks the shard what it is and takes over its message limit.
     ///
-    /// Errors: [`Error::Unavailable`] when nothing answers in time, [`Error::Protocol`] for another version.
+    /// Errors: [`Error::Unavailable`] when nothing answers in time, [`Error::NotShard`] when something else does,
+    /// [`Error::Protocol`] for another version.
     pub async fn connect(address: &Address, config: &Config) -> Result<GrpcShard, Error> {
         let name = address.to_string();
         let (step, bulk) = futures::try_join!(channel(address, config), channel(address, config))?;
@@ -70,7 +71,7 @@ impl GrpcShard {
         let mut probe = KvClient::new(step.clone());
         let described = call(&name, config.call_timeout, probe.describe(request))
             .await
-            .map_err(|status| Error::from_status(&name, &status))?;
+            .map_err(|status| Error::from_first_answer(&name, &status))?;
         check_protocol(&name, &described)?;
         let limit = usize::try_from(described.max_message_bytes).unwrap_or(usize::MAX);
         let limited = |channel: Channel| {
@@ -113,7 +114,7 @@ async fn channel(address: &Address, config: &Config) -> Result<Channel, Error> {
         shard: address.to_string(),
         reason: innermost(error),
     };
-    let endpoint = Endpoint::from_shared(address.uri())
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| unavailable(&error))?
         .tcp_nodelay(true)
         .connect_timeout(config.connect_timeout)

@@ -63,7 +63,7 @@ async fn append(session: &Session, tokens: usize) -> Result<u64, Error> {
 
 fn ask(layer: u32, begin: u64, end: u64) -> RowAsk {
     let q = values(HEADS.0 * DIMS.0, 7 + layer as usize + begin as usize);
-    RowAsk { layer, begin, end, budget: Budget::All, estimate: false, q, token: None }
+    RowAsk { layer, begin, end, budget: Budget::All, estimate: false, q, beside: Vec::new(), token: None }
 }
 
 async fn fakes(n: usize, faults: &Faults) -> (Vec<Fake>, Cluster) {

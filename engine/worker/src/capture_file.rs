@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use half::f16;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
+use crate::cli::{input, usage};
+
 /// A capture in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capture {
@@ -57,10 +59,13 @@ pub struct CaptureMeta {
 }
 
 impl Capture {
-    /// Reads and checks a file; an error names the file and what is wrong.
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// A usage error that names the file and what is wrong with it.
     pub fn read(path: &Path) -> Result<Capture> {
-        let bytes = std::fs::read(path).with_context(|| format!("capture {}", path.display()))?;
-        parse(&bytes).with_context(|| format!("capture {}", path.display()))
+        let bytes = std::fs::read(path).map_err(|error| input::refused("--capture", path, &error))?;
+        parse(&bytes).map_err(|error| usage(format!("--capture {}: {error:#}", path.display())))
     }
 
     /// Writes a file.
@@ -149,8 +154,9 @@ fn bytes_of(data: &[f16]) -> Vec<u8> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Capture> {
-    let (_, header) = SafeTensors::read_metadata(bytes)?;
-    let file = SafeTensors::deserialize(bytes)?;
+    let wanted = "is no capture; a safetensors file as `recollect capture` writes it is wanted";
+    let (_, header) = SafeTensors::read_metadata(bytes).context(wanted)?;
+    let file = SafeTensors::deserialize(bytes).context(wanted)?;
     let none = HashMap::new();
     let meta = parse_meta(header.metadata().as_ref().unwrap_or(&none))?;
     let (k, k_shape) = f16_tensor(&file, "k")?;
@@ -287,7 +293,11 @@ mod tests {
         held.meta.window = 7;
         assert!(refused(&held)?.contains("window 7"));
         std::fs::write(&path, b"not a capture")?;
-        assert!(Capture::read(&path).is_err());
+        let line = Capture::read(&path).unwrap_err().to_string();
+        assert!(
+            line.starts_with("--capture ") && line.contains("safetensors file") && !line.contains('\n'),
+            "{line}"
+        );
         Ok(())
     }
 }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use attention::{Description, Partial, Scratch};
-use client::{Budget, NewTokenKv, RowAsk, Session};
+use client::{Budget, NewTokenKv, RowAnswer, RowAsk, Session};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
+use crate::coverage::CoverageTally;
 use crate::forward::{KvShape, LayerAttention, LayerBlock};
 use crate::window::WindowCache;
 
@@ -19,6 +21,14 @@ pub struct Spending {
     pub budget: Budget,
     /// Whether the shards estimate what they did not select.
     pub estimate: bool,
+}
+
+impl Spending {
+    /// Whether answers tell their coverage: tokens that are neither attended to nor estimated have a mass that nobody
+    /// knows.
+    fn tells_coverage(self) -> bool {
+        self.estimate || self.budget == Budget::All
+    }
 }
 
 /// Sums over the steps since the last [`Decode::take_stats`].
@@ -34,12 +44,8 @@ pub struct DecodeStats {
     pub keys_scored: f64,
     /// Exactly attended tokens per query head, summed over rows.
     pub exact_tokens: f64,
-    /// Coverage of the merged answer, summed over query heads and rows.
-    pub coverage: f64,
-    /// Number of terms in `coverage`.
-    pub coverage_terms: u64,
-    /// Largest share of the softmax mass that a merged answer did not attend to exactly.
-    pub missing_mass_max: f32,
+    /// Coverage of the merged answers, one term per query head and row.
+    pub coverage: CoverageTally,
 }
 
 /// Attention of decode over shards and window.
@@ -116,6 +122,7 @@ impl Decode {
                     budget: self.spending.budget,
                     estimate: self.spending.estimate,
                     q,
+                    beside: Vec::new(),
                     token: Some(NewTokenKv {
                         position,
                         k: block.k[i * kv_row..(i + 1) * kv_row].to_vec(),
@@ -126,13 +133,23 @@ impl Decode {
             .collect()
     }
 
-    fn note(&mut self, partials: &[Partial]) {
-        for partial in partials {
-            let coverage = partial.coverage();
-            self.stats.coverage += f64::from(coverage);
-            self.stats.coverage_terms += 1;
-            self.stats.missing_mass_max = self.stats.missing_mass_max.max(1.0 - coverage);
+    fn send(&self, asks: Vec<RowAsk>) -> JoinHandle<Result<Vec<RowAnswer>, client::Error>> {
+        let session = self.session.clone();
+        self.runtime.spawn(async move { session.attend(asks).await })
+    }
+
+    /// The worker's own partials: [tokens, q_heads].
+    fn attend_window(&mut self, block: &LayerBlock) -> Vec<Partial> {
+        let clock = Instant::now();
+        let q_row = self.shape.q_heads * self.shape.dim;
+        let mut own = vec![Partial::neutral(self.shape.dim); block.tokens * self.shape.q_heads];
+        for (i, out) in own.chunks_mut(self.shape.q_heads).enumerate() {
+            let at = (block.layer, block.begin + i as u64);
+            let q = &block.q[i * q_row..(i + 1) * q_row];
+            self.window.attend(at, q, &self.description, &mut self.scratch, out);
         }
+        self.stats.local += clock.elapsed();
+        own
     }
 }
 
@@ -145,21 +162,21 @@ impl LayerAttention for Decode {
             block.tokens,
             spec.chunk
         );
-        let asks = self.rows(&block);
-        let session = self.session.clone();
-        let pending = self.runtime.spawn(async move { session.attend(asks).await });
-
-        let clock = Instant::now();
+        let mut asks = self.rows(&block);
         self.window.trim(block.layer, self.committed, block.tokens as u64);
         self.window.push(block.layer, block.begin, &block.k, &block.v);
-        let q_row = self.shape.q_heads * self.shape.dim;
-        let mut merged = vec![Partial::neutral(self.shape.dim); block.tokens * self.shape.q_heads];
-        for (i, out) in merged.chunks_mut(self.shape.q_heads).enumerate() {
-            let at = (block.layer, block.begin + i as u64);
-            let q = &block.q[i * q_row..(i + 1) * q_row];
-            self.window.attend(at, q, &self.description, &mut self.scratch, out);
-        }
-        self.stats.local += clock.elapsed();
+        // A coverage is one of the whole softmax: the shards can only stop in time when they know what the worker's own
+        // tokens weigh. For any other budget both sides work at the same time.
+        let (pending, mut merged) = match self.spending.budget {
+            Budget::Coverage(_) => {
+                let merged = self.attend_window(&block);
+                for (ask, own) in asks.iter_mut().zip(merged.chunks(self.shape.q_heads)) {
+                    ask.beside = own.iter().map(Partial::log_sum_exp).collect();
+                }
+                (self.send(asks), merged)
+            }
+            _ => (self.send(asks), self.attend_window(&block)),
+        };
 
         let clock = Instant::now();
         let answers = self.runtime.block_on(pending).context("the attend task ended early")??;
@@ -180,13 +197,34 @@ impl LayerAttention for Decode {
                 self.stats.keys_scored += answer.stats.keys_scored;
                 self.stats.exact_tokens += answer.stats.exact_tokens;
             }
+            let known = self.spending.tells_coverage() || answer.partials.is_empty();
+            for partial in out.iter() {
+                self.stats.coverage.note(known.then(|| partial.coverage()));
+            }
         }
         self.committed = self.session.watermark();
-        self.note(&merged);
-        let mut out = Vec::with_capacity(block.tokens * q_row);
+        let mut out = Vec::with_capacity(block.q.len());
         for partial in &merged {
             out.extend_from_slice(&partial.o);
         }
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coverage_is_told_by_an_estimate_or_by_attending_to_everything() {
+        for (budget, estimate, told) in [
+            (Budget::All, false, true),
+            (Budget::All, true, true),
+            (Budget::TopK(100), true, true),
+            (Budget::TopK(100), false, false),
+            (Budget::Coverage(0.9), false, false),
+        ] {
+            assert_eq!(Spending { budget, estimate }.tells_coverage(), told, "{budget:?}, {estimate}");
+        }
     }
 }

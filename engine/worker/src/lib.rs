@@ -4,7 +4,8 @@
 //! - [`model`]: a Llama-family model with attention left outside
 //! - [`forward`]: a block of tokens through the model, attention by whoever is asked
 //! - [`causal`]: exact attention of a fresh block
-//! - [`sequence`]: one prompt and what is decoded after it: [`prefill`], [`decode`], and the worker's own [`window`]
+//! - [`sequence`]: one prompt and what is decoded after it: [`prefill`], [`decode`], its
+//!   [`coverage`], and the worker's own [`window`]
 //! - [`embedded`]: shards inside this process
 //! - [`baseline`]: attention that holds all KV itself; [`compare`]: how far logits are from it; [`texts`]: on what
 //! - [`demo`]: a document with hidden facts
@@ -17,6 +18,7 @@ pub mod capture_file;
 pub mod causal;
 pub mod cli;
 pub mod compare;
+pub mod coverage;
 pub mod decode;
 pub mod demo;
 pub mod embedded;

@@ -4,9 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
-
-use crate::cli::usage;
+use crate::cli::{input, usage};
 
 /// Sources of prose-like comments and code, long enough each, in the order of use.
 const STDLIB: [&str; 8] = [
@@ -71,7 +69,7 @@ fn read(
     encode: &impl Fn(&str) -> anyhow::Result<Vec<u32>>,
     tokens: usize,
 ) -> anyhow::Result<Text> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
+    let text = input::text("--text", file)?;
     let mut ids = encode(&text)?;
     if ids.len() < tokens {
         return Err(usage(format!("{}: has {} tokens; {tokens} are needed", file.display(), ids.len())));
@@ -84,10 +82,11 @@ fn stdlib() -> anyhow::Result<PathBuf> {
     let out = Command::new("python3")
         .args(["-c", "import sysconfig; print(sysconfig.get_paths()['stdlib'])"])
         .output()
-        .context("python3 is needed to find default texts; name files with --text")?;
-    anyhow::ensure!(
-        out.status.success(),
-        "python3 could not name its standard library; name files with --text"
-    );
+        .map_err(|error| {
+            usage(format!("python3 is needed to find default texts ({error}); name files with --text"))
+        })?;
+    if !out.status.success() {
+        return Err(usage("python3 could not name its standard library; name files with --text"));
+    }
     Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).trim()))
 }

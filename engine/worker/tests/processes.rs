@@ -13,6 +13,7 @@ use common::TinyModel;
 struct Daemon {
     child: Child,
     address: String,
+    http: String,
 }
 
 impl Daemon {
@@ -36,7 +37,7 @@ impl Daemon {
             assert!(Instant::now() < until, "recollectd is not ready");
             std::thread::sleep(Duration::from_millis(20));
         }
-        Daemon { child, address }
+        Daemon { child, address, http }
     }
 }
 
@@ -94,6 +95,53 @@ fn two_daemons_give_the_tokens_of_embedded_shards_and_repeat_them() {
     }
 }
 
+#[test]
+fn coverage_is_null_where_nobody_knows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, prompt) = tiny(folder.path());
+    for (more, known) in [
+        (&["--max-new", "3"][..], true),
+        (&["--max-new", "3", "--estimate", "off"], false),
+        (&["--max-new", "3", "--estimate", "off", "--budget", "all"], true),
+    ] {
+        let mut arguments =
+            vec!["generate", "--model", model.to_str().unwrap(), "--raw", "--json", "--prompt-file"];
+        arguments.push(prompt.to_str().unwrap());
+        arguments.extend(more);
+        let output = recollect(&arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+        for field in ["coverage_mean", "missing_mass_max"] {
+            assert_eq!(summary[field].is_number(), known, "{more:?}: {field} in {summary}");
+            assert_eq!(summary[field].is_null(), !known, "{more:?}: {field} in {summary}");
+        }
+    }
+
+    let out = folder.path().join("captures");
+    let mut arguments =
+        vec!["capture", "--model", model.to_str().unwrap(), "--layers", "0", "--kv-heads", "0"];
+    arguments.extend(["--context", "1500", "--sink", "8", "--window", "16", "--eval", "20"]);
+    arguments.extend(["--text", prompt.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let output = recollect(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let capture = std::fs::read_dir(&out).unwrap().next().unwrap().unwrap().path();
+    for (more, known) in [
+        (&["--estimate", "on"][..], true),
+        (&["--estimate", "off"], false),
+        (&["--estimate", "off", "--budget", "all"], true),
+    ] {
+        let mut arguments = vec!["bench", "retrieval", "--method", "summary", "--json", "--capture"];
+        arguments.push(capture.to_str().unwrap());
+        arguments.extend(more);
+        let output = recollect(&arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(row["coverage_true"].is_number(), "{row}");
+        assert_eq!(row["coverage_estimated"].is_number(), known, "{more:?}: {row}");
+    }
+}
+
 /// Exit code and the single line on stderr.
 fn refused(arguments: &[&str]) -> (i32, String) {
     let output = recollect(arguments);
@@ -108,24 +156,74 @@ fn bad_input_is_one_line_with_the_right_code() {
     let folder = tempfile::tempdir().unwrap();
     let (model, prompt) = tiny(folder.path());
     let (model, prompt) = (model.to_str().unwrap(), prompt.to_str().unwrap());
+    let nothing = tempfile::tempdir().unwrap();
+    let empty = nothing.path().to_str().unwrap();
+    let daemon = Daemon::start();
     let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let long = ["--model", model, "--prompt-file", prompt, "--raw"];
     let with = |more: &[&'static str]| -> Vec<String> {
         std::iter::once("generate").chain(long).chain(more.iter().copied()).map(str::to_owned).collect()
     };
+    let plain = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
     let cases: Vec<(Vec<String>, i32, &str)> = vec![
         (
             vec!["generate".into(), "--model".into(), model.into(), "--prompt".into(), String::new()],
             64,
             "prompt",
         ),
-        (with(&["--rope-scale", "none", "--max-new", "70000"]), 64, "context"),
-        (with(&["--memory", "64KiB"]), 1, "memory"),
+        (
+            with(&["--rope-scale", "none", "--max-new", "70000"]),
+            64,
+            "6000 prompt tokens + --max-new 70000: a context",
+        ),
+        (with(&["--memory", "1MiB"]), 1, "memory"),
+        (with(&["--memory", "0"]), 64, "0, must be in 1048576..="),
         (with(&["--memory", "lots"]), 64, "--memory"),
         (with(&["--budget", "0"]), 64, "--budget"),
         (with(&["--index", "faiss"]), 64, "--index"),
         ([with(&["--shards"]), vec![absent.clone()]].concat(), 69, &absent),
         (with(&["--shards", "unix:/x"]), 64, "unix:"),
+        (with(&["--shards", "::1:7420"]), 64, "needs brackets"),
+        (with(&["--shards", "127.0.0.1:0"]), 64, "the default port is 7420"),
+        (with(&["--shards", "127.0.0.1", "--embedded", "2"]), 64, "--embedded"),
+        (with(&["--budget", "4294967296"]), 64, "K from 1 to 4294967295"),
+        (with(&["--sink", "1048577"]), 64, "0..=1048576"),
+        (with(&["--window", "1048577"]), 64, "1..=1048576"),
+        (plain(&["demo", "--context", "0"]), 64, "--context 0: "),
+        (
+            plain(&["generate", "--prompt", "a", "--model", prompt]),
+            64,
+            "is not a GGUF file; a .gguf file or a directory",
+        ),
+        (
+            plain(&["generate", "--prompt", "a", "--model", empty]),
+            64,
+            "holds no *.safetensors file; a .gguf file",
+        ),
+        (plain(&["generate", "--prompt-file", empty]), 64, "--prompt-file"),
+        (
+            plain(&[
+                "capture",
+                "--text",
+                empty,
+                "--layers",
+                "0",
+                "--kv-heads",
+                "0",
+                "--context",
+                "2000",
+                "--out",
+                "x",
+            ]),
+            64,
+            "--text",
+        ),
+        (plain(&["bench", "retrieval", "--capture", empty]), 64, "--capture"),
+        (plain(&["bench", "retrieval", "--capture", prompt]), 64, "is no capture; a safetensors file"),
+        (plain(&["bench", "retrieval", "--capture", prompt, "--width", "0"]), 64, "--width 0: 1 or more"),
+        (plain(&["bench", "retrieval", "--capture", prompt, "--budget", "coverage=0"]), 64, "(0, 1]"),
+        (plain(&["bench", "retrieval", "--capture", prompt, "--dump", empty]), 64, "--dump"),
+        ([with(&["--shards"]), vec![daemon.http.clone()]].concat(), 69, "is no gRPC port of recollectd"),
     ];
     for (arguments, code, names) in cases {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -165,3 +165,23 @@ fn an_empty_prompt_and_a_budget_too_small_are_refused() {
     let error = Sequence::start(&bench.loaded.llama, at(), &[1], &huge, |_| ()).err().unwrap();
     assert!(format!("{error:#}").contains("memory"), "{error:#}");
 }
+
+#[test]
+fn a_coverage_budget_is_one_of_the_whole_softmax() {
+    let bench = bench(&TinyModel::small(2), 2, 8192);
+    let at = (bench.runtime.handle().clone(), &bench.cluster);
+    let mut run = |share: f32| {
+        let spec = spec(Budget::Coverage(share), true, WINDOW);
+        let (mut sequence, _) =
+            Sequence::start(&bench.loaded.llama, at.clone(), &tokens(3000, 6), &spec, |_| ()).unwrap();
+        sequence.extend(&tokens(20, 7)).unwrap();
+        let attention = sequence.take_report().attention;
+        sequence.close().unwrap();
+        (attention.coverage.mean().unwrap(), attention.exact_tokens / attention.rows as f64)
+    };
+    // Sink and window are a fifth of 3,000 tokens: on weights without any structure about a fifth of the mass, which
+    // needs no help from the shards, and far from nine tenths of it.
+    let (low, high) = (run(0.1), run(0.9));
+    assert!(low.1 < 1.0, "{low:?}");
+    assert!(high.0 >= 0.9 && high.1 > 1000.0, "{high:?}");
+}

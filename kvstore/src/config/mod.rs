@@ -1,10 +1,9 @@
 //! Configuration: defaults, then a TOML file, then `RECOLLECT__SECTION__KEY`, then flags; checked before a port opens.
 
-mod address;
 mod size;
 
-pub use address::Address;
 pub use size::{Size, parse_size};
+pub use wire::Address;
 
 use crate::NodeConfig;
 use crate::telemetry::LogFormat;
@@ -12,8 +11,12 @@ use clap::Args;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Bytes that a memory budget may have.
+const MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
 /// Everything that can be set.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -195,35 +198,25 @@ impl Config {
             LogFormat::Json => "json",
         });
         set("log.format", format.map(Into::into));
-        let config: Config = figment.extract().map_err(|e| {
-            let line = one_line(&e);
-            match file {
-                Some(path) => line.replace("TOML source string", &format!("--config {}", path.display())),
-                None => line,
-            }
-        })?;
+        let config: Config = figment.extract().map_err(|e| explain(e, file.map(PathBuf::as_path)))?;
         config.check()?;
         Ok(config)
     }
 
     /// Ranges that the types do not say.
     fn check(&self) -> Result<(), String> {
-        let in_range = |key: &str, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(format!("{key}: {value}, must be in {low}..={high}"))
-            }
+        let check = |key: &str, value: u64, range: RangeInclusive<u64>| {
+            in_range(value, range).map_err(|e| format!("{key}: {e}"))
         };
-        in_range("memory.budget", self.memory.budget.0, 1 << 20, 1 << 50)?;
-        in_range("server.max_message", self.server.max_message.0, 64 << 10, 2 << 30)?;
-        in_range("server.grace_seconds", self.server.grace_seconds, 0, 3600)?;
-        in_range("attend.threads", self.attend.threads as u64, 0, 4096)?;
-        in_range("attend.queue", self.attend.queue as u64, 1, 1 << 20)?;
-        in_range("index.threads", self.index.threads as u64, 0, 4096)?;
-        in_range("index.min_tokens", self.index.min_tokens, 1, 1 << 40)?;
-        in_range("index.seal_tokens", self.index.seal_tokens, 1, 1 << 40)?;
-        in_range("sessions.lease_seconds", self.sessions.lease_seconds, 1, 24 * 3600)?;
+        check("memory.budget", self.memory.budget.0, MEMORY)?;
+        check("server.max_message", self.server.max_message.0, 64 << 10..=2 << 30)?;
+        check("server.grace_seconds", self.server.grace_seconds, 0..=3600)?;
+        check("attend.threads", self.attend.threads as u64, 0..=4096)?;
+        check("attend.queue", self.attend.queue as u64, 1..=1 << 20)?;
+        check("index.threads", self.index.threads as u64, 0..=4096)?;
+        check("index.min_tokens", self.index.min_tokens, 1..=1 << 40)?;
+        check("index.seal_tokens", self.index.seal_tokens, 1..=1 << 40)?;
+        check("sessions.lease_seconds", self.sessions.lease_seconds, 1..=24 * 3600)?;
         if !(self.index.recall > 0.0 && self.index.recall <= 1.0) {
             return Err(format!("index.recall: {}, must be in (0, 1]", self.index.recall));
         }
@@ -285,15 +278,47 @@ impl Config {
     }
 }
 
-fn toml_syntax(text: &str) -> Result<(), String> {
-    let parsed = Figment::from(Toml::string(text)).extract::<figment::value::Dict>();
-    parsed.map(drop).map_err(|e| one_line(&e))
+/// Reads a memory budget as `recollectd serve --memory` does: a size, in bytes, within the same limits.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    in_range(bytes, MEMORY).map(|()| bytes)
 }
 
-fn one_line(e: &figment::Error) -> String {
-    let text = e.to_string();
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ")
+fn in_range(value: u64, range: RangeInclusive<u64>) -> Result<(), String> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{value}, must be in {}..={}", range.start(), range.end())),
+    }
+}
+
+fn toml_syntax(text: &str) -> Result<(), String> {
+    let parsed = Figment::from(Toml::string(text)).extract::<figment::value::Dict>();
+    parsed.map(drop).map_err(|e| one_line(&e.to_string()))
+}
+
+/// One line: the key, what is wrong with it, and the file or the variable that says so.
+fn explain(error: figment::Error, file: Option<&Path>) -> String {
+    use figment::error::Kind;
+    let one = |e: figment::Error| {
+        let what = match &e.kind {
+            Kind::UnknownField(_, known) => format!("no such setting; there are {}", known.join(", ")),
+            kind => one_line(&kind.to_string()),
+        };
+        let source = e.metadata.as_ref().map_or("", |m| m.name.as_ref());
+        let source = match file {
+            _ if source.contains("environment variable") => {
+                format!(" (RECOLLECT__{})", e.path.join("__").to_uppercase())
+            }
+            Some(file) if source.contains("TOML") => format!(" (in --config {})", file.display()),
+            _ => String::new(),
+        };
+        format!("{}: {what}{source}", e.path.join("."))
+    };
+    error.into_iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

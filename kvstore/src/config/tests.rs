@@ -58,7 +58,21 @@ fn mistakes_are_one_line_that_names_the_key() {
         let e = with_file(text).unwrap_err();
         assert!(e.contains(name) && !e.contains('\n'), "{text:?}: {e}");
     }
-    assert!(with_file("[sever]\n").unwrap_err().contains("in --config "));
+    let e = with_file("[server]\nlisen = 1\n").unwrap_err();
+    assert!(e.starts_with("server.lisen: no such setting; there are listen, http,"), "{e}");
+    assert!(e.contains(" (in --config /"), "{e}");
+    let e = with_file("[attend]\nthreads = \"many\"\n").unwrap_err();
+    assert!(e.starts_with("attend.threads: ") && e.contains("many"), "{e}");
     let e = Config::load(&Flags { config: Some("/nowhere/x.toml".into()), ..Flags::default() });
     assert!(e.unwrap_err().contains("/nowhere/x.toml"));
+}
+
+#[test]
+fn memory_on_a_command_line_has_the_limits_of_the_setting() {
+    assert_eq!(parse_memory("4GiB"), Ok(4 << 30));
+    for text in ["0", "64KiB", "2048TiB"] {
+        let e = parse_memory(text).unwrap_err();
+        assert!(e.ends_with(", must be in 1048576..=1125899906842624"), "{e}");
+    }
+    assert!(parse_memory("lots").unwrap_err().contains("is not a size"));
 }

@@ -211,7 +211,7 @@ impl Node {
             estimate: ask.estimate,
             width: None,
             deadline,
-            outside: None,
+            outside: ask.outside.as_ref().map(|o| &o[slot * g.group..(slot + 1) * g.group]),
         };
         let stats = SCRATCH.with_borrow_mut(|scratch| match (deadline, ask.budget) {
             (Some(deadline), Budget::All) => {

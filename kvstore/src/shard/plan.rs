@@ -7,7 +7,7 @@ use half::f16;
 use std::ops::Range;
 use std::sync::Arc;
 use tonic::Status;
-use wire::tensor::{Dim, read_f16, read_f32};
+use wire::tensor::{Dim, read_f16, read_f32, read_f32_max};
 use wire::{WireError, convert, v1};
 
 /// A row that may be served, positions apart.
@@ -48,6 +48,8 @@ pub struct RowAsk {
     pub description: Description,
     /// `[heads * group, key_dim]`.
     pub q: Vec<f32>,
+    /// `[heads * group]`: log of the mass that the caller attends to itself, where it says so.
+    pub outside: Option<Vec<f32>>,
 }
 
 impl Row {
@@ -95,12 +97,30 @@ impl Node {
                     estimate: row.estimate,
                     description: description(row.attention.as_ref(), &name("attention"))?,
                     q,
+                    outside: outside(&row, count * g.group, &name)?,
                 })
             }
         };
         session.lease.renew(None);
         Ok(Row { session, layer, heads, token, ask })
     }
+}
+
+/// Log masses from the hints: both or neither.
+fn outside(
+    row: &v1::AttendRow,
+    heads: usize,
+    name: &impl Fn(&str) -> String,
+) -> Result<Option<Vec<f32>>, WireError> {
+    if row.hint_m.is_none() && row.hint_l.is_none() {
+        return Ok(None);
+    }
+    let (m, _) = read_f32_max(row.hint_m.as_ref(), &name("hint_m"), &[Dim::Is(heads)])?;
+    let (l, _) = read_f32(row.hint_l.as_ref(), &name("hint_l"), &[Dim::Is(heads)])?;
+    if let Some(l) = l.iter().find(|&&l| l < 0.0) {
+        return Err(WireError::range(&name("hint_l"), l, "0 or more"));
+    }
+    Ok(Some(m.iter().zip(&l).map(|(m, l)| m + l.ln()).collect()))
 }
 
 fn budget(b: convert::Budget) -> index::Budget {

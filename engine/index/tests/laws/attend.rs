@@ -204,6 +204,32 @@ fn coverage_reaches_its_share_where_nothing_is_estimated() {
 }
 
 #[test]
+fn mass_elsewhere_counts_towards_a_coverage() {
+    let data = Data::new(3000, 200, (64, 16, 2), 8);
+    let index = data.build(Kind::Summary);
+    let q = data.fresh_queries(1, 4);
+    let taken = |outside: Option<&[f32]>| {
+        let (mut out, mut ids) = (neutral(2, 16), Vec::new());
+        let ask = index::Ask { outside, ..ask(&q, 2, Budget::Coverage(0.9), true) };
+        let views = [view(&data, Some(&index), 0..3000)];
+        attend_spans(&Kernels::native(), &views, &[], &ask, &mut Scratch::new(), &mut out, Some(&mut ids));
+        ids.iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    let alone = taken(None);
+    assert!(alone.iter().all(|&n| n > 0));
+    assert_eq!(taken(Some(&[f32::NEG_INFINITY; 2])), alone, "nothing elsewhere");
+    let mass = |h: usize| dense(&q[h * 64..(h + 1) * 64], &data.keys(), &data.values(), 0..3000);
+    let as_much: Vec<f32> = (0..2).map(|h| (mass(h).m + mass(h).l.ln()) as f32).collect();
+    let half = taken(Some(&as_much));
+    assert!(half.iter().zip(&alone).all(|(h, a)| h < a), "{half:?} of {alone:?}");
+    assert_eq!(
+        taken(Some(&as_much.iter().map(|m| m + 9.0).collect::<Vec<_>>())),
+        [0, 0],
+        "all but everything"
+    );
+}
+
+#[test]
 fn threads_do_not_matter() {
     let data = Data::new(6000, 600, (64, 32, 2), 9);
     let q = data.fresh_queries(8, 4);

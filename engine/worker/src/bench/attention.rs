@@ -18,8 +18,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::head::build_queries;
-use super::retrieval::{check_budget, check_threads, parse_budget, parse_switch, widen};
+use super::retrieval::{check_threads, parse_switch, widen};
 use crate::capture_file::Capture;
+use crate::cli::spending::parse_index_budget;
 use crate::cli::{print, usage};
 use crate::progress::Progress;
 
@@ -42,7 +43,7 @@ pub struct AttentionArgs {
     #[arg(long, default_value = "auto")]
     pub method: Kind,
     /// Tokens attended to exactly per query head: a number, coverage=C, or all
-    #[arg(long, default_value = "100", value_parser = parse_budget)]
+    #[arg(long, default_value = "100", value_parser = parse_index_budget)]
     pub budget: Budget,
     /// Whether the remainder is estimated from the summary: on or off
     #[arg(long, default_value = "on", value_parser = parse_switch, action = clap::ArgAction::Set)]
@@ -109,7 +110,6 @@ pub fn run(args: &AttentionArgs) -> anyhow::Result<()> {
         }
     }
     check_threads(args.threads)?;
-    check_budget(args.budget)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build()?;
     let captures = args.capture.iter().map(|path| Capture::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = captures.iter().map(|c| c.meta.eval_from).min().unwrap_or(0);

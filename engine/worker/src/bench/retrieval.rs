@@ -15,6 +15,7 @@ use super::dump;
 use super::head::{Head, Setting, Setup};
 use super::judge::{Outcome, evaluate};
 use crate::capture_file::Capture;
+use crate::cli::spending::parse_index_budget;
 use crate::cli::usage;
 
 /// How well, and at what cost, an index finds what the queries of a capture attend to.
@@ -27,7 +28,7 @@ pub struct RetrievalArgs {
     #[arg(long, value_delimiter = ',', default_value = "graph")]
     pub method: Vec<Kind>,
     /// Tokens attended to exactly per query head: a number, coverage=C, or all; several are asked of one build.
-    #[arg(long, value_delimiter = ',', default_value = "100", value_parser = parse_budget)]
+    #[arg(long, value_delimiter = ',', default_value = "100", value_parser = parse_index_budget)]
     pub budget: Vec<Budget>,
     /// Whether the remainder is estimated from the summary: on or off.
     #[arg(long, default_value = "on", value_parser = parse_switch, action = clap::ArgAction::Set)]
@@ -70,10 +71,10 @@ pub enum Width {
 fn parse_width(text: &str) -> Result<Width, String> {
     match text {
         "calibrated" => Ok(Width::Calibrated),
-        _ => text
-            .parse()
-            .map(Width::Fixed)
-            .map_err(|_| format!("width '{text}' is not a number or calibrated")),
+        _ => match text.parse() {
+            Ok(width) if width > 0 => Ok(Width::Fixed(width)),
+            _ => Err(format!("width '{text}' is neither calibrated nor a number from 1 on")),
+        },
     }
 }
 
@@ -85,31 +86,11 @@ pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-pub(super) fn parse_budget(text: &str) -> Result<Budget, String> {
-    if text == "all" {
-        return Ok(Budget::All);
-    }
-    if let Some(share) = text.strip_prefix("coverage=") {
-        return match share.parse::<f32>() {
-            Ok(share) if (0.0..=1.0).contains(&share) => Ok(Budget::Coverage(share)),
-            _ => Err(format!("coverage '{share}' is not a number within 0..=1")),
-        };
-    }
-    text.parse().map(Budget::TopK).map_err(|_| format!("budget '{text}' is not a number, coverage=C or all"))
-}
-
 /// More threads than any machine of one process has would only be waited for.
 pub(super) fn check_threads(threads: usize) -> Result<()> {
     match threads {
         1..=1024 => Ok(()),
         _ => Err(usage(format!("--threads {threads}: 1 to 1024 are possible"))),
-    }
-}
-
-pub(super) fn check_budget(budget: Budget) -> Result<()> {
-    match budget {
-        Budget::TopK(0) => Err(usage("--budget 0: at least one token is needed")),
-        _ => Ok(()),
     }
 }
 
@@ -137,8 +118,8 @@ struct Row {
     summary_fraction: f64,
     bytes_read_per_query: f64,
     coverage_true: f64,
-    coverage_estimated: f64,
-    coverage_abs_error_mean: f64,
+    coverage_estimated: Option<f64>,
+    coverage_abs_error_mean: Option<f64>,
     coverage_reached_share: Option<f64>,
     output_error_mean: f64,
     output_error_p90: f64,
@@ -158,13 +139,15 @@ struct Row {
 /// Runs the command.
 pub fn run(args: &RetrievalArgs) -> Result<()> {
     check_threads(args.threads)?;
-    args.budget.iter().try_for_each(|&budget| check_budget(budget))?;
     if !(1..=MOST_COPIES).contains(&args.copies) {
         return Err(usage(format!("--copies {}: 1 to {MOST_COPIES} are possible", args.copies)));
     }
     let rows = args.method.len() * args.budget.len() * args.width.len();
     if args.dump.is_some() && rows != 1 {
         return Err(usage(format!("--dump writes one method, budget and width, {rows} were given")));
+    }
+    if let Some(path) = &args.dump {
+        dump::check(path)?;
     }
     let mut capture = Capture::read(&args.capture)?;
     if let Some(limit) = args.limit_tokens {
@@ -280,6 +263,8 @@ fn row(
     };
     let mut errors: Vec<f64> = outcomes.iter().map(|o| o.error).collect();
     errors.sort_unstable_by(f64::total_cmp);
+    // Without an estimate nobody knows the mass of what was not selected.
+    let estimated = args.estimate || setting.budget == Budget::All;
     let heads_tokens = (n * capture.kv_heads) as f64;
     let calibrated = built.widths.iter().sum::<usize>() / built.widths.len().max(1);
     Row {
@@ -300,8 +285,8 @@ fn row(
         summary_fraction: mean(&|o| o.stats.summary_scored) / n as f64,
         bytes_read_per_query: mean(&|o| o.stats.bytes_read),
         coverage_true: mean(&|o| o.coverage_true),
-        coverage_estimated: mean(&|o| o.coverage_estimated),
-        coverage_abs_error_mean: mean(&|o| (o.coverage_true - o.coverage_estimated).abs()),
+        coverage_estimated: estimated.then(|| mean(&|o| o.coverage_estimated)),
+        coverage_abs_error_mean: estimated.then(|| mean(&|o| (o.coverage_true - o.coverage_estimated).abs())),
         coverage_reached_share: match setting.budget {
             Budget::Coverage(c) => Some(mean(&|o| f64::from(o.coverage_true >= f64::from(c) - 1e-6))),
             _ => None,

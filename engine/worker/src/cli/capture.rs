@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::causal::causal_attention;
 use crate::cli::model::ModelArgs;
-use crate::cli::{print, usage};
+use crate::cli::service::MOST_LOCAL;
+use crate::cli::{input, print, usage};
 use crate::forward::{KvShape, LayerBlock};
 use crate::model::Loaded;
 use crate::progress::Progress;
@@ -44,10 +45,10 @@ pub struct CaptureArgs {
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     eval: u64,
     /// First tokens outside the index
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(..=MOST_LOCAL))]
     sink: u64,
     /// Last tokens before the evaluation outside the index
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(..=MOST_LOCAL))]
     window: u64,
     /// Seed of the sample of query positions
     #[arg(long, default_value_t = 0)]
@@ -80,8 +81,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
             "--context {context}: sink, window and evaluation alone take {taken} tokens"
         )));
     }
-    let text =
-        std::fs::read_to_string(&args.text).with_context(|| format!("--text {}", args.text.display()))?;
+    let text = input::text("--text", &args.text)?;
     let loaded = args.model.load(args.context)?;
     let shape = loaded.llama.shape();
     for (flag, chosen, limit) in
@@ -97,7 +97,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         return Err(usage(format!("--text {file}: has {has} tokens; --context {context} is asked for")));
     }
     ids.truncate(context);
-    std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).map_err(|error| input::refused("--out", &args.out, &error))?;
     let positions = sample(context, context - args.eval as usize, args.seed);
     capture(args, &loaded, &ids, &positions)
 }

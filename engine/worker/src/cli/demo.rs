@@ -6,16 +6,16 @@ use anyhow::Context;
 use attention::Description;
 use candle_core::Tensor;
 use clap::Args;
-use client::Budget;
 use serde::Serialize;
 
 use crate::baseline::{FullCache, Mode};
 use crate::cli::model::ModelArgs;
 use crate::cli::print;
-use crate::cli::service::{Service, ServiceArgs, Switch, budget_name, parse_budget};
+use crate::cli::service::{Service, ServiceArgs};
+use crate::cli::spending::{SpendingArgs, budget_name};
 use crate::compare::Comparison;
-use crate::decode::Spending;
-use crate::demo::{Asker, Fact, Reply, ask, build_document, facts};
+use crate::coverage::CoverageTally;
+use crate::demo::{Asker, Fact, Reply, ask, build_document, check_context, facts};
 use crate::forward::forward;
 use crate::model::{Llama, Loaded};
 use crate::progress::Progress;
@@ -37,12 +37,8 @@ pub struct DemoArgs {
     /// Facts hidden in it
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=10))]
     facts: u8,
-    /// Exactly attended tokens per query head on the shards: a count, coverage=C, or all
-    #[arg(long, value_parser = parse_budget, default_value = "100")]
-    budget: Budget,
-    /// Whether the shards estimate what they did not select
-    #[arg(long, value_enum, default_value = "on")]
-    estimate: Switch,
+    #[command(flatten)]
+    spending: SpendingArgs,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
@@ -71,7 +67,7 @@ struct Summary {
     shard_index_bytes: u64,
     keys_scored_per_query: f64,
     exact_tokens_per_query: f64,
-    coverage_mean: f64,
+    coverage_mean: Option<f64>,
     ms_per_token_model: f64,
     ms_per_token_local: f64,
     ms_per_token_remote: f64,
@@ -130,10 +126,16 @@ impl Asker for InProcess<'_> {
 /// Runs the verb.
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     args.service.set_threads()?;
-    let room = 64 + ANSWER_TOKENS;
-    let loaded = args.model.load((args.context as u64).saturating_add(256 + room as u64))?;
-    let facts = facts(args.facts.into(), args.service.seed);
     let sizes = (args.service.sink as usize, args.service.window as usize);
+    check_context(args.context, sizes)?;
+    let room = 64 + ANSWER_TOKENS;
+    let more = 256 + room as u64;
+    let loaded = args
+        .model
+        .load_unsized()?
+        .for_context((args.context as u64).saturating_add(more))
+        .with_context(|| format!("--context {} + {more} for questions and answers", args.context))?;
+    let facts = facts(args.facts.into(), args.service.seed);
     let document = build_document(&facts, sizes, args.context, args.service.seed, |t| {
         Ok(loaded.tokenizer.encode_plain(t)?)
     })?;
@@ -143,12 +145,11 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         document.len(),
         facts.len(),
         service.names.join(", "),
-        budget_name(args.budget),
-        if args.estimate == Switch::On { "on" } else { "off" }
+        budget_name(args.spending.budget),
+        args.spending.estimate.name()
     ))?;
 
-    let spending = Spending { budget: args.budget, estimate: args.estimate == Switch::On };
-    let spec = args.service.sequence(spending, room as u64, 64);
+    let spec = args.service.sequence(args.spending.spending(), room as u64, 64);
     let shape = loaded.llama.shape();
     let description = Description { scale: loaded.llama.scale(), softcap: None };
     let mut cache = FullCache::new(shape, description, spec.window);
@@ -237,6 +238,8 @@ fn summarise(
     let sum = |term: &dyn Fn(&StepReport) -> f64| steps.iter().map(term).sum::<f64>();
     let tokens = sum(&|s| s.tokens as f64);
     let rows = sum(&|s| s.attention.rows as f64);
+    let mut coverage = CoverageTally::default();
+    steps.iter().for_each(|s| coverage.add(&s.attention.coverage));
     let figures = |c: Comparison| c.figures().context("no question was asked");
     let (ours, window) = (figures(comparisons.0)?, figures(comparisons.1)?);
     Ok(Summary {
@@ -248,7 +251,7 @@ fn summarise(
         shard_index_bytes,
         keys_scored_per_query: sum(&|s| s.attention.keys_scored) / rows,
         exact_tokens_per_query: sum(&|s| s.attention.exact_tokens) / rows,
-        coverage_mean: sum(&|s| s.attention.coverage) / sum(&|s| s.attention.coverage_terms as f64),
+        coverage_mean: coverage.mean(),
         ms_per_token_model: sum(&|s| s.model.as_secs_f64()) * 1e3 / tokens,
         ms_per_token_local: sum(&|s| s.attention.local.as_secs_f64()) * 1e3 / tokens,
         ms_per_token_remote: sum(&|s| s.attention.remote_wait.as_secs_f64()) * 1e3 / tokens,
@@ -302,10 +305,11 @@ impl Summary {
             mib(self.shard_index_bytes)
         ))?;
         print::line(format_args!(
-            "per query head     {:.0} keys scored, {:.0} attended exactly; coverage of the softmax mass {:.1} %",
+            "per query head     {:.0} keys scored, {:.0} attended exactly; coverage of the softmax mass {}",
             self.keys_scored_per_query,
             self.exact_tokens_per_query,
-            self.coverage_mean * 100.0
+            self.coverage_mean
+                .map_or("unknown without the estimate".into(), |c| format!("{:.1} %", c * 100.0))
         ))?;
         print::line(format_args!(
             "time per token     {:.1} ms model + {:.1} ms local attention + {:.1} ms waiting for shards",

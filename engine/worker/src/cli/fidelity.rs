@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::baseline::{FullCache, Mode};
 use crate::cli::model::ModelArgs;
-use crate::cli::service::{Service, ServiceArgs, Switch, budget_name, parse_budget};
+use crate::cli::service::{Service, ServiceArgs};
+use crate::cli::spending::{Switch, budget_name, parse_budget};
 use crate::cli::{print, usage};
 use crate::compare::{Comparison, Figures};
 use crate::decode::Spending;
@@ -94,7 +95,11 @@ pub fn run(args: &FidelityArgs) -> anyhow::Result<()> {
         )));
     }
     args.service.set_threads()?;
-    let loaded = args.model.load((args.context as u64).saturating_add(1))?;
+    let loaded = args
+        .model
+        .load_unsized()?
+        .for_context((args.context as u64).saturating_add(1))
+        .with_context(|| format!("--context {} + 1 token to predict", args.context))?;
     let texts = texts::gather(
         &args.text,
         args.texts,

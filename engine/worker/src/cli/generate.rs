@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
-use client::Budget;
 use serde::Serialize;
 
 use crate::cli::model::ModelArgs;
-use crate::cli::print;
-use crate::cli::service::{ServiceArgs, Switch, parse_budget};
+use crate::cli::service::ServiceArgs;
+use crate::cli::spending::SpendingArgs;
+use crate::cli::{input, print, usage};
 use crate::compare::argmax;
-use crate::decode::Spending;
 use crate::progress::Progress;
 use crate::sequence::Sequence;
 
@@ -36,12 +35,8 @@ pub struct GenerateArgs {
     /// Most tokens to generate
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..))]
     max_new: u64,
-    /// Exactly attended tokens per query head on the shards: a count, coverage=C, or all
-    #[arg(long, value_parser = parse_budget, default_value = "100")]
-    budget: Budget,
-    /// Whether the shards estimate what they did not select
-    #[arg(long, value_enum, default_value = "on")]
-    estimate: Switch,
+    #[command(flatten)]
+    spending: SpendingArgs,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
@@ -62,7 +57,7 @@ struct Summary {
     text: String,
     finish_reason: &'static str,
     coverage_mean: Option<f64>,
-    missing_mass_max: f32,
+    missing_mass_max: Option<f32>,
     ms_per_token: Option<f64>,
     worker_kv_tokens: u64,
     worker_kv_bytes: u64,
@@ -76,10 +71,12 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let loaded = args.model.load_unsized()?;
     let prompt =
         if args.raw { loaded.tokenizer.encode(&prompt)? } else { loaded.tokenizer.encode_chat(&prompt)? };
-    let loaded = loaded.for_context((prompt.len() as u64).saturating_add(args.max_new))?;
+    let (have, more) = (prompt.len() as u64, args.max_new);
+    let loaded = loaded
+        .for_context(have.saturating_add(more))
+        .with_context(|| format!("{have} prompt tokens + --max-new {more}"))?;
     let service = args.service.connect()?;
-    let spending = Spending { budget: args.budget, estimate: args.estimate == Switch::On };
-    let spec = args.service.sequence(spending, args.max_new, 64);
+    let spec = args.service.sequence(args.spending.spending(), args.max_new, 64);
     let progress = Progress::new("prefill", loaded.llama.shape().layers as u64);
     let (mut sequence, mut logits) =
         Sequence::start(&loaded.llama, (service.handle(), &service.cluster), &prompt, &spec, |_| {
@@ -119,9 +116,8 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         token_ids,
         text,
         finish_reason,
-        coverage_mean: (attention.coverage_terms > 0)
-            .then(|| attention.coverage / attention.coverage_terms as f64),
-        missing_mass_max: attention.missing_mass_max,
+        coverage_mean: attention.coverage.mean(),
+        missing_mass_max: attention.coverage.missing_mass_max(),
         ms_per_token: (steps.tokens > 0).then(|| elapsed / steps.tokens as f64),
         worker_kv_tokens,
         worker_kv_bytes,
@@ -148,17 +144,16 @@ impl GenerateArgs {
             (Some(text), _) => text.clone(),
             (None, Some(file)) if file.as_os_str() == "-" => {
                 let mut text = String::new();
-                std::io::stdin().read_to_string(&mut text).context("--prompt-file -")?;
+                let read = std::io::stdin().read_to_string(&mut text);
+                read.map_err(|error| input::refused("--prompt-file", file, &error))?;
                 text
             }
-            (None, Some(file)) => {
-                std::fs::read_to_string(file).with_context(|| format!("--prompt-file {}", file.display()))?
-            }
-            (None, None) => return Err(crate::cli::usage("--prompt or --prompt-file is needed")),
+            (None, Some(file)) => input::text("--prompt-file", file)?,
+            (None, None) => return Err(usage("--prompt or --prompt-file is needed")),
         };
         if text.is_empty() {
             let flag = if self.prompt.is_some() { "--prompt" } else { "--prompt-file" };
-            return Err(crate::cli::usage(format!("{flag}: is empty; at least 1 token is needed")));
+            return Err(usage(format!("{flag}: is empty; at least 1 token is needed")));
         }
         Ok(text)
     }

@@ -13,9 +13,11 @@ mod capture;
 mod demo;
 mod fidelity;
 mod generate;
+pub(crate) mod input;
 pub mod model;
 pub(crate) mod print;
 pub mod service;
+pub mod spending;
 
 /// Long-context inference over shard servers that hold the keys and values.
 #[derive(Parser, Debug)]
@@ -122,11 +124,6 @@ fn exit_code(error: &anyhow::Error) -> u8 {
                 client::Kind::Unavailable => 69,
                 client::Kind::Failed => 1,
             };
-        }
-        if let Some(error) = cause.downcast_ref::<std::io::Error>()
-            && error.kind() == std::io::ErrorKind::NotFound
-        {
-            return 64;
         }
     }
     1

@@ -1,9 +1,9 @@
-//! Flags that say which shards serve and what a step may spend; shared by every verb that runs the main job.
+//! Flags that say which shards serve and how; shared by every verb that runs the main job.
 
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use client::{Budget, Cluster, Session, Shard};
+use client::{Cluster, Session, Shard};
 use kvstore::NodeConfig;
 use tokio::runtime::{Builder, Handle, Runtime};
 use wire::v1;
@@ -28,35 +28,29 @@ pub enum Index {
     Hnsw,
 }
 
-/// `on` or `off`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// Yes.
-    On,
-    /// No.
-    Off,
-}
+/// Most tokens of a sink or a window: the longest context that the worker could hold itself.
+pub(super) const MOST_LOCAL: u64 = 1 << 20;
 
-/// Shards and budgets.
+/// Shards, and how a sequence lies on them.
 #[derive(Args, Clone, Debug)]
 pub struct ServiceArgs {
-    /// Shard servers, host:port each; without it shards run inside this process
-    #[arg(long, value_delimiter = ',')]
+    /// Shard servers, host or host:port each (default port: 7420); without it shards run inside this process
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', value_parser = shard_address)]
     pub shards: Vec<String>,
     /// In-process shards when no --shards are given
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64), conflicts_with = "shards")]
     pub embedded: u16,
     /// Memory budget of each in-process shard
-    #[arg(long, default_value = "4GiB", value_parser = kvstore::config::parse_size)]
+    #[arg(long, default_value = "4GiB", value_name = "SIZE", value_parser = kvstore::config::parse_memory)]
     pub memory: u64,
     /// Threads for the model and for in-process shards (default: all cores)
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// First tokens that the worker keeps
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(..=MOST_LOCAL))]
     pub sink: u64,
     /// Last tokens that the worker keeps
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=MOST_LOCAL))]
     pub window: u64,
     /// Index that the shards build
     #[arg(long, value_enum, default_value = "auto")]
@@ -69,30 +63,9 @@ pub struct ServiceArgs {
     pub deterministic: bool,
 }
 
-/// Exactly attended tokens per query head: a count, `coverage=C`, or `all`.
-pub fn parse_budget(text: &str) -> Result<Budget, String> {
-    if text == "all" {
-        return Ok(Budget::All);
-    }
-    if let Some(share) = text.strip_prefix("coverage=") {
-        return match share.parse::<f32>() {
-            Ok(share) if share > 0.0 && share <= 1.0 => Ok(Budget::Coverage(share)),
-            _ => Err(format!("coverage={share}: a share in (0, 1] is needed")),
-        };
-    }
-    match text.parse::<u32>() {
-        Ok(k) if k > 0 => Ok(Budget::TopK(k)),
-        _ => Err(format!("{text}: a positive count, coverage=C or all is needed")),
-    }
-}
-
-/// How a budget is written in output.
-pub fn budget_name(budget: Budget) -> String {
-    match budget {
-        Budget::TopK(k) => k.to_string(),
-        Budget::Coverage(share) => format!("coverage={share}"),
-        Budget::All => "all".into(),
-    }
+/// The canonical form of a shard's address, refused before a model is loaded.
+fn shard_address(text: &str) -> Result<String, client::Error> {
+    Cluster::address(text).map(|address| address.to_string())
 }
 
 /// A connected cluster and the runtime that carries its traffic.
@@ -165,21 +138,6 @@ impl ServiceArgs {
             seed: self.seed,
             deterministic: self.deterministic,
             max_new,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budgets_parse_and_print_back() {
-        for text in ["1", "100", "coverage=0.95", "all"] {
-            assert_eq!(budget_name(parse_budget(text).unwrap()), text);
-        }
-        for text in ["", "0", "-1", "coverage=0", "coverage=1.5", "coverage=", "some"] {
-            assert!(parse_budget(text).is_err(), "{text}");
         }
     }
 }

@@ -6,10 +6,26 @@ mod document;
 pub use ask::{Asker, Reply, ask};
 pub use document::{Fact, Filler, facts};
 
+use crate::cli::usage;
+
+/// Refuses a context without room for hidden facts between sink and window.
+pub fn check_context(tokens: usize, (sink, window): (usize, usize)) -> anyhow::Result<()> {
+    let local = sink.saturating_add(window).saturating_add(512);
+    match tokens > local {
+        true => Ok(()),
+        false => Err(usage(format!(
+            "--context {tokens}: leaves no room for hidden facts; more than sink + window + 512 = {local} are needed"
+        ))),
+    }
+}
+
 /// The document as token ids: an opening, then filler with the facts spread evenly over the part that only the shards
 /// hold, `tokens` long at least.
 ///
 /// `sink` and `window` are the worker's: no fact lies in either.
+///
+/// # Errors
+/// A usage error when `tokens` leaves no room for the facts.
 pub fn build_document(
     facts: &[Fact],
     (sink, window): (usize, usize),
@@ -17,11 +33,7 @@ pub fn build_document(
     seed: u64,
     encode: impl Fn(&str) -> anyhow::Result<Vec<u32>>,
 ) -> anyhow::Result<Vec<u32>> {
-    anyhow::ensure!(
-        tokens > sink + window + 512,
-        "--context: {tokens} tokens leave no room for hidden facts; at least sink + window + 512 = {} are needed",
-        sink + window + 512
-    );
+    check_context(tokens, (sink, window))?;
     let mut filler = Filler::new(seed);
     let mut ids = encode("The logbook of the harbour, as the clerk kept it.\n\n")?;
     // The questions follow the document, so the last fact stays well clear of the window.
@@ -39,8 +51,10 @@ pub fn build_document(
         }
         ids.extend(encode(&format!("{}\n\n", filler.paragraph()))?);
     }
-    anyhow::ensure!(next.is_none(), "--context: {tokens} tokens are too few for {} facts", facts.len());
-    Ok(ids)
+    match next {
+        None => Ok(ids),
+        Some(_) => Err(usage(format!("--context {tokens}: too few tokens for {} facts", facts.len()))),
+    }
 }
 
 #[cfg(test)]
@@ -68,5 +82,10 @@ mod tests {
     #[test]
     fn too_short_a_context_is_refused() {
         assert!(build_document(&facts(8, 3), (128, 512), 700, 3, bytes).is_err());
+        for tokens in [0, 1152] {
+            let line = check_context(tokens, (128, 512)).unwrap_err().to_string();
+            assert!(line.starts_with(&format!("--context {tokens}: ")) && line.contains("= 1152 "), "{line}");
+        }
+        assert!(check_context(1153, (128, 512)).is_ok());
     }
 }

@@ -21,6 +21,17 @@ pub enum ModelError {
         /// One line.
         reason: String,
     },
+    /// What `--model` names is no checkpoint of a kind that is read here.
+    #[error(
+        "{}: {reason}; a .gguf file or a directory with config.json, tokenizer.json and *.safetensors is wanted",
+        path.display()
+    )]
+    NoModel {
+        /// The file or directory.
+        path: PathBuf,
+        /// One line.
+        reason: &'static str,
+    },
     /// A field of the configuration is missing, contradictory or not supported.
     #[error("{}: {field}: {reason}", path.display())]
     Field {
@@ -132,17 +143,19 @@ impl ModelError {
         Self::Tokenizer { path: path.to_path_buf(), reason: first_line(reason) }
     }
 
-    /// The caller chose something that is not there or not supported (exit code 64), as opposed to damage.
+    /// The caller chose something that is not there, cannot be read or is not supported (exit code 64), as opposed to
+    /// damage.
     pub fn is_usage(&self) -> bool {
-        match self {
-            Self::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
-            Self::Field { .. }
-            | Self::Context { .. }
-            | Self::Scaling { .. }
-            | Self::TokenId { .. }
-            | Self::Name { .. } => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Io { .. }
+                | Self::NoModel { .. }
+                | Self::Field { .. }
+                | Self::Context { .. }
+                | Self::Scaling { .. }
+                | Self::TokenId { .. }
+                | Self::Name { .. }
+        )
     }
 
     /// Something outside this process was not there (exit code 69).

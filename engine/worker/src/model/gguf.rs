@@ -193,7 +193,9 @@ fn header_error(path: &Path, error: candle_core::Error) -> ModelError {
     let text = text.lines().next().unwrap_or_default();
     let reason = match text.strip_prefix("unknown dtype for tensor ") {
         Some(number) => format!("unknown quantisation: a tensor is of GGML type {number}"),
-        None if text.starts_with("unknown magic") => "is not a GGUF file".into(),
+        None if text.starts_with("unknown magic") => {
+            return ModelError::NoModel { path: path.into(), reason: "is not a GGUF file" };
+        }
         None if text.contains("failed to fill") => "is cut short in its header".into(),
         None if text.contains("remaining") => format!("is cut short or damaged: {text}"),
         None => text.to_string(),

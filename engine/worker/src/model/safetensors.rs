@@ -132,7 +132,7 @@ fn shard_files(directory: &Path) -> Result<Vec<PathBuf>, ModelError> {
     files.sort();
     files.dedup();
     match files.is_empty() {
-        true => Err(ModelError::format(directory, "holds no *.safetensors file")),
+        true => Err(ModelError::NoModel { path: directory.into(), reason: "holds no *.safetensors file" }),
         false => Ok(files),
     }
 }
