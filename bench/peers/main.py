@@ -19,6 +19,8 @@ def arguments():
     parser = argparse.ArgumentParser(prog="bench/peers/run", description=__doc__)
     parser.add_argument("captures", nargs="*", help="capture files of one KV head (default: ../shared/captures)")
     parser.add_argument("--quick", action="store_true", help="a smoke run: short captures, few settings, 0.5 GiB")
+    parser.add_argument("--coarse", action="store_true", help="whole captures, but the few settings of --quick")
+    parser.add_argument("--no-hnsw-rs", action="store_true", help="leave hnsw_rs out: its serial build takes longest")
     parser.add_argument("--working-set-gib", type=float, help="bytes beyond the caches (default 4, quick 0.5)")
     parser.add_argument("--threads", type=int, default=machine.threads(), help="what 'all threads' means")
     parser.add_argument("--no-synthetic", action="store_true", help="leave the synthetic capture out")
@@ -29,6 +31,7 @@ def arguments():
     gib = default if options.working_set_gib is None else options.working_set_gib
     if not 0 < gib < 1024 or not 0 < options.threads <= 1024:
         parser.error("--working-set-gib is within 0 to 1024, --threads within 1 to 1024")
+    options.few = options.quick or options.coarse
     options.k, options.target, options.working_set = K, TARGET, int(gib * 1024**3)
     options.repo = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     options.cache = os.environ.get("PEERS_CACHE", os.path.join(options.repo, "target"))
@@ -85,7 +88,8 @@ def measure(options):
 def command(options):
     """What was run, without folders."""
     names = [os.path.basename(path) for path in options.captures]
-    flags = ["--quick"] * options.quick + ["--no-synthetic"] * options.no_synthetic
+    given = {"quick", "coarse", "no_synthetic", "no_hnsw_rs"}
+    flags = ["--" + name.replace("_", "-") for name in sorted(given) if getattr(options, name)]
     if options.working_set_gib is not None:
         flags.append(f"--working-set-gib {options.working_set_gib:g}")
     return " ".join(["bench/peers/run", *flags, *names])

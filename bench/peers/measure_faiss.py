@@ -14,7 +14,7 @@ def measure(result, capture, truth, options):
     """Adds figures and points of every family to the result."""
     steps = faiss_time.Steps(capture.queries, truth.k)
     found = []
-    for family in faiss_side.families(capture.tokens, options.quick):
+    for family in faiss_side.families(capture.tokens, options.few):
         print(f"{capture.name}: {family.name}", file=sys.stderr)
         index, seconds = faiss_side.build(family, capture.keys)
         best, points = _sweep(family, index, steps, truth, options)

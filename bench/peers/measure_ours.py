@@ -65,10 +65,10 @@ def _figure(row, method, aim, tuned, options):
 
 
 def _widths(kind, tokens, options):
-    factor = 1.5 if options.quick else 1.15
+    factor = 1.5 if options.few else 1.15
     if kind == "summary":
         return sweep.grid(8, max(16, tokens // 64), factor)
-    return sweep.grid(64, max(128, min(tokens // 16, 1024 if options.quick else 4096)), factor)
+    return sweep.grid(64, max(128, min(tokens // 16, 1024 if options.few else 4096)), factor)
 
 
 def _recall(result, ask, options):
@@ -90,10 +90,10 @@ def _recall(result, ask, options):
 def _error(result, ask, for_recall, options):
     """The same for the output error of the exact best k: fewer exact tokens, and the estimate."""
     _log(ask.capture, "ours, output error")
-    budgets = [20, 50, 100, 200] if options.quick else [*range(10, 101, 10), 125, 150, 200]
+    budgets = [20, 50, 100, 200] if options.few else [*range(10, 101, 10), 125, 150, 200]
     budgets = sorted({*budgets, result.k})
     (best, _), (auto, _) = for_recall
-    factor = 2.0 if options.quick else 1.35
+    factor = 2.0 if options.few else 1.35
     swept = [] if best["kind"] == "flat" else sweep.grid(max(4, best["width"] // 8), best["width"] * 2, factor)
     kinds = {best["kind"]: [CALIBRATED, *swept]}
     kinds.setdefault(auto["kind"], [CALIBRATED])
@@ -114,8 +114,8 @@ def _error(result, ask, for_recall, options):
 def _hnsw(result, ask, options):
     """hnsw_rs; its graph cannot be copied, so it has no working set."""
     _log(ask.capture, "hnsw_rs")
-    last = min(result.tokens // 8, 1024 if options.quick else 8192)
-    rows = ask.rows(["hnsw"], sweep.grid(100, last, 2 if options.quick else 1.3))
+    last = min(result.tokens // 8, 1024 if options.few else 8192)
+    rows = ask.rows(["hnsw"], sweep.grid(100, last, 2 if options.few else 1.3))
     result.points["hnsw_rs"] = sorted([r["recall_at_k"], r["wall_us_per_query"]] for r in rows)
     good = lambda r: r["recall_at_k"] >= options.target
     best = sweep.cheapest(rows, good, lambda r: r["wall_us_per_query"])

@@ -170,7 +170,7 @@ fn an_empty_prompt_and_a_budget_too_small_are_refused() {
 fn a_coverage_budget_is_one_of_the_whole_softmax() {
     let bench = bench(&TinyModel::small(2), 2, 8192);
     let at = (bench.runtime.handle().clone(), &bench.cluster);
-    let mut run = |share: f32| {
+    let run = |share: f32| {
         let spec = spec(Budget::Coverage(share), true, WINDOW);
         let (mut sequence, _) =
             Sequence::start(&bench.loaded.llama, at.clone(), &tokens(3000, 6), &spec, |_| ()).unwrap();
