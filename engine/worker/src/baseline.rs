@@ -98,9 +98,10 @@ impl FullCache {
             // The order in which shard and worker sum at budget all, so that even rounding is the same there and every
             // difference is one of the method.
             let mut remote = vec![Partial::neutral(dim); group];
+            // Prefill seals the sink and the range up to its window as a span each; what follows is fresh.
             let sealed = self.spec.remote(self.prefilled).end.clamp(rest.start, rest.end);
             exact(sealed, sealed..rest.end, &mut remote);
-            exact(0, rest.start..sealed, &mut remote);
+            exact(rest.start, rest.start..sealed, &mut remote);
             out.iter_mut().zip(&remote).for_each(|(out, remote)| out.merge(remote));
             return out;
         }
