@@ -220,7 +220,7 @@ fn bad_input_is_one_line_with_the_right_code() {
         ),
         (plain(&["bench", "retrieval", "--capture", empty]), 64, "--capture"),
         (plain(&["bench", "retrieval", "--capture", prompt]), 64, "is no capture; a safetensors file"),
-        (plain(&["bench", "retrieval", "--capture", prompt, "--width", "0"]), 64, "--width 0: 1 or more"),
+        (plain(&["bench", "retrieval", "--capture", prompt, "--width", "0"]), 64, "a number from 1 on"),
         (plain(&["bench", "retrieval", "--capture", prompt, "--budget", "coverage=0"]), 64, "(0, 1]"),
         (plain(&["bench", "retrieval", "--capture", prompt, "--dump", empty]), 64, "--dump"),
         ([with(&["--shards"]), vec![daemon.http.clone()]].concat(), 69, "is no gRPC port of recollectd"),
