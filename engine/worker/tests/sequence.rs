@@ -182,6 +182,6 @@ fn a_coverage_budget_is_one_of_the_whole_softmax() {
     // Sink and window are a fifth of 3,000 tokens: on weights without any structure about a fifth of the mass, which
     // needs no help from the shards, and far from nine tenths of it.
     let (low, high) = (run(0.1), run(0.9));
-    assert!(low.1 < 1.0, "{low:?}");
+    assert!(low.1 <= 20.0, "more than the fresh tokens: {low:?}");
     assert!(high.0 >= 0.9 && high.1 > 1000.0, "{high:?}");
 }
