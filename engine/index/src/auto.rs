@@ -12,8 +12,10 @@ use crate::summary::Codes;
 
 /// Cost of a key scored by the walk: random reads of its edges, its group and its row, and the pool.
 const WALK: f64 = 12.0;
-/// Cost of a key scored by a summary scan: runs of some sixty keys.
-const SCAN: f64 = 1.3;
+/// Cost of a key scored by a summary scan: a code in a run of some sixty.
+const SCAN: f64 = 0.4;
+/// Cost of choosing groups or entries, and of scoring the finalists of codes again, however few keys are scored.
+const FIXED: f64 = 1000.0;
 /// No graph has met the target with fewer keys, so a cheaper summary scan needs no graph to compare with.
 const FEWEST_WALKED: f64 = 700.0;
 
@@ -25,7 +27,7 @@ pub(crate) fn choose(
     graph: impl FnOnce(&SpanIndex) -> Finder,
 ) {
     let cost = |trial: &Trial, factor: f64| {
-        if trial.recall >= target { trial.scored * factor } else { f64::INFINITY }
+        if trial.recall >= target { FIXED + trial.scored * factor } else { f64::INFINITY }
     };
     index.set_finder(Finder::Summary(Codes::new(k, &index.summary, keys)));
     let summary = trials.narrowest(index, target);
@@ -36,7 +38,7 @@ pub(crate) fn choose(
     if best == flat {
         index.set_finder(Finder::Flat);
     }
-    if least > FEWEST_WALKED * WALK {
+    if least > FIXED + FEWEST_WALKED * WALK {
         let finder = graph(index);
         let before = std::mem::replace(&mut index.finder, finder);
         let walk = trials.narrowest(index, target);
