@@ -29,7 +29,8 @@ def measure(result, capture, options):
             if options.threads > 1:
                 figure.us["set_all"] = again(copies=copies, threads=options.threads)
             result.figures.append(figure)
-    _hnsw(result, ask, options)
+    if not options.no_hnsw_rs:
+        _hnsw(result, ask, options)
 
 
 def _log(capture, what):
