@@ -71,7 +71,8 @@ NOTES = """\
   or its own threads inside a call: the fastest counts.
 - Working set: copies of the index (of ours, KV and index) in memory of their own, asked in turn, together of the stated
   size; the fastest index of each faiss kind that reaches the recall. hnsw_rs cannot be copied and is left out.
-- A width of ours is for k tokens: for fewer it shrinks with the square root of their share, for more it grows with its power 0.6.
+- A width of ours is for k tokens: for fewer it shrinks with the square root of their share, for more it grows with
+  its power 0.6.
 - "rows scored": keys, and centroids or summary rows, per query head, where the method counts them. Index bytes: faiss holds
   the keys as f32 or codes; ours do not include the KV, which is kept as f16 anyway. "missed": the best that was reached.
 - Build times: one thread; of ours with its calibration."""
