@@ -2,11 +2,13 @@
 //!
 //! The parts, in reading order:
 //! - [`Kind`], [`BuildQueries`], [`BuildParams`]: what a build is told; [`build`] makes a [`SpanIndex`] of it.
-//! - `summary`: group means with counts and value sums: entry points, scan order, and the remainder estimate.
+//! - `summary`: group means of keys and values with counts: entry points, scan order, the remainder estimate; the keys
+//!   as 8-bit codes in group order.
 //! - `rows`: exact nearest keys of the build queries; `graph`: the attention-aware graph made of them, and its walk.
 //! - `hnsw`: the conventional baseline, for comparison.
 //! - `calibrate` and `auto`: the narrowest search, and the cheapest kind, that meet the target recall.
-//! - `find`: candidates of one query head in one span.
+//! - `find`: candidates of one query head in one span; `finalists`: the best of all spans, scored exactly; `flat`: the
+//!   plain scan; `coverage`: a share of the mass in place of a number.
 //! - [`Budget`], [`SpanView`], [`Ask`], [`attend_spans`]: one decode step over all spans of a head: search, selection
 //!   (finalists of all spans compete), exact attention over the selection, the estimate of the rest.
 
@@ -15,6 +17,7 @@ mod build;
 mod calibrate;
 mod coverage;
 mod error;
+mod finalists;
 mod find;
 mod flat;
 mod graph;

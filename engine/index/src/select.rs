@@ -10,7 +10,7 @@ use kernels::{Kernels, topk::TopK};
 
 use crate::coverage;
 use crate::flat;
-use crate::scratch::{Finalist, Scratch};
+use crate::scratch::Scratch;
 use crate::span::{Finder, SpanIndex};
 use crate::summary::{Cut, Means, Taken};
 
@@ -219,7 +219,8 @@ impl Step<'_, '_> {
         }
     }
 
-    fn scan(&mut self, (s, view): (usize, &SpanView<'_>), heads: Range<usize>, scratch: &mut Scratch) {
+    /// Offers every visible key of a span.
+    pub fn scan(&mut self, (s, view): (usize, &SpanView<'_>), heads: Range<usize>, scratch: &mut Scratch) {
         let dim = view.keys.dim();
         let q = &self.ask.q[heads.start * dim..heads.end * dim];
         let n = view.visible.len() as f64;
@@ -278,57 +279,6 @@ impl Step<'_, '_> {
         self.stats.keys_scored += finding.keys_scored as f64;
         let key_bytes = if index.is_coded() { view.keys.dim() } else { 2 * view.keys.dim() };
         self.stats.bytes_read += (finding.keys_scored * key_bytes + finding.edge_bytes) as f64;
-    }
-
-    /// The finalists of a head, in no particular order, into `scratch.best`. Where a search over crowded or hidden
-    /// neighbourhoods came home with fewer than there are, everything is scanned.
-    pub fn finalists(&mut self, head: usize, n: usize, scratch: &mut Scratch) {
-        let coded = self.spans.iter().any(|view| is_coded(view, n));
-        self.drain(head, n, coded, scratch);
-        let total: usize = self.spans.iter().map(|s| s.visible.len()).sum();
-        if scratch.best.len() < n.min(total) && !self.stats.deadline_hit {
-            scratch.tops[head].reset(n);
-            for (s, view) in self.spans.iter().enumerate() {
-                scratch.seen[s * self.ask.group + head].clear();
-                self.scan((s, view), head..head + 1, scratch);
-            }
-            self.drain(head, n, false, scratch);
-        }
-    }
-
-    /// The candidates of a head, scored exactly, the best `n` of them. `coded`: those of coded spans are not yet.
-    fn drain(&mut self, head: usize, n: usize, coded: bool, scratch: &mut Scratch) {
-        scratch.drained.clear();
-        scratch.tops[head].drain(&mut scratch.drained);
-        scratch.best.clear();
-        let visible = scratch.drained.iter().filter(|c| c.0 > f32::NEG_INFINITY);
-        scratch.best.extend(visible.map(|&(score, id)| Finalist { id, score, seen: score }));
-        if coded {
-            for (s, view) in self.spans.iter().enumerate().filter(|(_, view)| is_coded(view, n)) {
-                self.rescore((s, view), head, scratch);
-            }
-            if n < scratch.best.len() {
-                scratch.best.select_nth_unstable_by(n, Finalist::better);
-                scratch.best.truncate(n);
-            }
-        }
-    }
-
-    /// Exact scores for the finalists of a coded span.
-    fn rescore(&mut self, (s, view): (usize, &SpanView<'_>), head: usize, scratch: &mut Scratch) {
-        let base = scratch.base[s];
-        let range = base..base + view.keys.len() as u32;
-        let best = &mut scratch.best;
-        scratch.picked.clear();
-        scratch.picked.extend((0..best.len() as u32).filter(|&i| range.contains(&best[i as usize].id)));
-        let scores = &mut scratch.flat.scores;
-        scores.resize(scratch.picked.len(), 0.0);
-        let row = |&i: &u32| view.keys.row((best[i as usize].id - base) as usize);
-        self.k.dot_gather(self.query(head), view.keys.dim(), scratch.picked.iter().map(row), scores);
-        for (&i, &score) in scratch.picked.iter().zip(scores.iter()) {
-            best[i as usize].score = score;
-        }
-        self.stats.bytes_read += (scratch.picked.len() * view.keys.dim() * 2) as f64;
     }
 
     /// Exact attention over `scratch.best`, and the estimate of the rest.
@@ -415,7 +365,7 @@ impl Step<'_, '_> {
 }
 
 /// Whether a search for `n` reads the codes of a span in place of its keys.
-fn is_coded(view: &SpanView<'_>, n: usize) -> bool {
+pub(crate) fn is_coded(view: &SpanView<'_>, n: usize) -> bool {
     !is_scanned(view, n) && view.index.is_some_and(SpanIndex::is_coded)
 }
 
