@@ -20,11 +20,10 @@ const GROWTH: usize = 4;
 
 /// Attends to every head of the step with the smallest selection that reaches `share`.
 pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch, out: &mut [Partial]) {
-    let total: usize = step.spans.iter().map(|s| s.visible.len()).sum();
+    let total = step.visible();
     let share = f64::from(share);
     let aim = share + (AIM.0 * (1.0 - share)).min(AIM.1);
     step.prepare(FIRST, scratch);
-    score_all_means(step, scratch);
     for (head, out) in out.iter_mut().enumerate() {
         let mut n = FIRST.min(total);
         loop {
@@ -41,20 +40,6 @@ pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch,
             break;
         }
         step.attend(head, scratch, out);
-    }
-}
-
-/// The means of spans that a small search would only scan: coverage needs their estimate all the same.
-fn score_all_means(step: &mut Step<'_, '_>, scratch: &mut Scratch) {
-    for (view, scores) in step.spans.iter().zip(&mut scratch.group_scores) {
-        let Some(index) = view.index else { continue };
-        let wanted = step.ask.group * index.summary.groups();
-        let scored = step.ask.estimate || !crate::select::is_scanned(view, FIRST);
-        if !scored {
-            scores.resize(wanted, 0.0);
-            index.summary.scores(step.k, step.ask.q, scores);
-            step.stats.summary_scored += wanted as f64;
-        }
     }
 }
 

@@ -9,8 +9,7 @@ impl Step<'_, '_> {
     pub fn finalists(&mut self, head: usize, n: usize, scratch: &mut Scratch) {
         let coded = self.spans.iter().any(|view| is_coded(view, n));
         self.drain(head, n, coded, scratch);
-        let total: usize = self.spans.iter().map(|s| s.visible.len()).sum();
-        if scratch.best.len() < n.min(total) && !self.stats.deadline_hit {
+        if scratch.best.len() < n.min(self.visible()) && !self.stats.deadline_hit {
             scratch.tops[head].reset(n);
             for (s, view) in self.spans.iter().enumerate() {
                 scratch.seen[s * self.ask.group + head].clear();

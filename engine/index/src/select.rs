@@ -118,9 +118,8 @@ pub fn attend_spans(
     for view in fresh {
         step.attend_all(view, scratch, out);
     }
-    let total: usize = spans.iter().map(|s| s.visible.len()).sum();
     match ask.budget {
-        Budget::TopK(n) if n < total => step.top(n, scratch, out),
+        Budget::TopK(n) if n < step.visible() => step.top(n, scratch, out),
         Budget::Coverage(share) if share < 1.0 => coverage::attend(&mut step, share, scratch, out),
         _ => step.everything(scratch, out),
     }
@@ -137,6 +136,11 @@ pub(crate) struct Step<'a, 'b> {
 }
 
 impl Step<'_, '_> {
+    /// Visible tokens of all spans.
+    pub fn visible(&self) -> usize {
+        self.spans.iter().map(|view| view.visible.len()).sum()
+    }
+
     /// The query of a head.
     pub fn query(&self, head: usize) -> &[f32] {
         let dim = self.ask.q.len() / self.ask.group;
@@ -186,7 +190,7 @@ impl Step<'_, '_> {
         scratch.group_scores.resize_with(scratch.group_scores.len().max(self.spans.len()), Vec::new);
         for (view, scores) in self.spans.iter().zip(&mut scratch.group_scores) {
             let Some(index) = view.index else { continue };
-            if self.ask.estimate || !is_scanned(view, n) {
+            if self.ask.wants_mass() || !is_scanned(view, n) {
                 let groups = index.summary.groups();
                 scores.resize(self.ask.group * groups, 0.0);
                 index.summary.scores(self.k, self.ask.q, scores);
