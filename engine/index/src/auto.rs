@@ -8,7 +8,6 @@ use kernels::Kernels;
 
 use crate::calibrate::{Trial, Trials};
 use crate::span::{Finder, SpanIndex};
-use crate::summary::Codes;
 
 /// Cost of a key scored by the walk: random reads of its edges, its group and its row, and the pool.
 const WALK: f64 = 12.0;
@@ -29,7 +28,7 @@ pub(crate) fn choose(
     let cost = |trial: &Trial, factor: f64| {
         if trial.recall >= target { FIXED + trial.scored * factor } else { f64::INFINITY }
     };
-    index.set_finder(Finder::Summary(Codes::new(k, &index.summary, keys)));
+    index.set_finder(Finder::Summary(index.summary.code(k, keys)));
     let summary = trials.narrowest(index, target);
     let flat = Trial { width: 1, recall: 1.0, scored: index.tokens as f64 };
     let by_summary = cost(&summary, SCAN);

@@ -10,10 +10,11 @@ use crate::calibrate::{Trials, split};
 use crate::error::BuildError;
 use crate::graph::Graph;
 use crate::hnsw::Hnsw;
+use crate::lift;
 use crate::params::{BuildParams, BuildQueries, Kind};
 use crate::rows::QueryRows;
 use crate::span::{BuildStats, Finder, SpanIndex};
-use crate::summary::{Codes, Summary};
+use crate::summary::Summary;
 
 /// Ids within a span have 31 bits.
 const MOST_TOKENS: usize = 1 << 31;
@@ -76,14 +77,13 @@ pub fn build_with(
             }
             Kind::Graph => index.set_finder(graph(&index, &mut stats)),
             Kind::Hnsw => index.set_finder(Finder::Hnsw(Box::new(Hnsw::build(k, keys)))),
-            Kind::Summary | Kind::Flat => {
-                index.set_finder(Finder::Summary(Codes::new(k, &index.summary, keys)))
-            }
+            Kind::Summary | Kind::Flat => index.set_finder(Finder::Summary(index.summary.code(k, keys))),
         }
         if kind != Kind::Auto && truth.len() > 0 {
             let trial = trials.narrowest(&index, params.target_recall);
             (index.width, index.recall) = (trial.width, Some(trial.recall));
         }
+        index.lift = lift::fit(&index, &trials, &params.description);
         stats.search = start.elapsed();
     }
     tracing::debug!(tokens = keys.len(), kind = %index.kind(), width = index.width, ?stats, "index built");

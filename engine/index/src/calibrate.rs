@@ -9,9 +9,10 @@ use attention::Rows;
 use kernels::Kernels;
 use rayon::prelude::*;
 
-use crate::find::Finding;
+use crate::find::{self, Finding, Reach, Reading};
 use crate::params::BuildQueries;
 use crate::rows::QueryRows;
+use crate::scratch::Flat;
 use crate::span::{Finder, SpanIndex};
 
 /// Added to the target on held-back queries for ways of searching that learned from the queries before them.
@@ -76,6 +77,26 @@ impl<'a> Trials<'a> {
         Trials { k, keys, queries, truth: truth.iter().collect(), wanted }
     }
 
+    /// The kernels to search with.
+    pub fn kernels(&self) -> &Kernels {
+        self.k
+    }
+
+    /// The keys that are searched.
+    pub fn keys(&self) -> &Rows<'_> {
+        self.keys
+    }
+
+    /// The queries, each with the number of keys that it sees.
+    pub fn queries(&self) -> &[(Vec<f32>, usize)] {
+        &self.queries
+    }
+
+    /// How far to search at a width.
+    pub fn reach<'r>(&self, index: &SpanIndex, width: usize, visible: &'r Range<usize>) -> Reach<'r> {
+        Reach { width: index.width_for(self.wanted, visible, Some(width)), visible, deadline: None }
+    }
+
     /// Searches all held-back queries at a width.
     pub fn run(&self, index: &SpanIndex, width: usize) -> Trial {
         let each: Vec<(usize, usize, usize)> = self
@@ -84,9 +105,8 @@ impl<'a> Trials<'a> {
             .zip(&self.truth)
             .map_init(Memory::default, |memory, ((q, visible), truth)| {
                 let range = 0..*visible;
-                let width = index.width_for(self.wanted, &range, Some(width));
-                let (found, scored) = memory.search(self.k, (index, self.keys), (q, truth), (width, &range));
-                (found, truth.len(), scored)
+                memory.search(self.k, (index, self.keys), q, &self.reach(index, width, &range));
+                (memory.found(index.tokens, truth), truth.len(), memory.finding.keys_scored)
             })
             .collect();
         let found: usize = each.iter().map(|e| e.0).sum();
@@ -127,26 +147,34 @@ impl<'a> Trials<'a> {
 }
 
 /// Memory of one thread.
-#[derive(Default)]
-struct Memory {
-    finding: Finding,
-    group_scores: Vec<f32>,
+#[derive(Clone, Default)]
+pub(crate) struct Memory {
+    pub finding: Finding,
+    pub flat: Flat,
+    cell_scores: Vec<f32>,
+    reading: Reading,
     wanted: Vec<u64>,
 }
 
 impl Memory {
-    /// How many of `truth` were scored, and how many keys were scored in all.
-    fn search(
+    /// Searches for one query.
+    pub fn search(
         &mut self,
         k: &Kernels,
         (index, keys): (&SpanIndex, &Rows<'_>),
-        (q, truth): (&[f32], &[u32]),
-        reach: (usize, &Range<usize>),
-    ) -> (usize, usize) {
-        self.group_scores.resize(index.summary.groups(), 0.0);
-        index.summary.scores(k, q, &mut self.group_scores);
-        self.finding.search(k, (index, keys), (q, &self.group_scores), reach, None);
-        self.wanted.resize(index.tokens.div_ceil(64), 0);
+        q: &[f32],
+        reach: &Reach<'_>,
+    ) {
+        self.cell_scores.resize(index.summary.cells(), 0.0);
+        index.summary.cell_scores(k, q, &mut self.cell_scores);
+        let query = (q, &self.cell_scores[..]);
+        let finding = std::slice::from_mut(&mut self.finding);
+        find::search(k, (index, keys), query, reach, finding, &mut self.reading);
+    }
+
+    /// How many of `truth` the last search scored.
+    fn found(&mut self, tokens: usize, truth: &[u32]) -> usize {
+        self.wanted.resize(tokens.div_ceil(64), 0);
         for &id in truth {
             self.wanted[id as usize / 64] |= 1 << (id % 64);
         }
@@ -155,6 +183,6 @@ impl Memory {
         for &id in truth {
             self.wanted[id as usize / 64] = 0;
         }
-        (found, self.finding.keys_scored)
+        found
     }
 }

@@ -22,6 +22,7 @@ mod find;
 mod flat;
 mod graph;
 mod hnsw;
+mod lift;
 mod params;
 mod rows;
 mod scratch;

@@ -97,7 +97,7 @@ impl Default for BuildParams {
             seed: 0,
             target_recall: 0.95,
             calibrate_k: 100,
-            keys_per_mean: 64,
+            keys_per_mean: 16,
             projected_degree: 16,
             near_degree: 20,
             row_length: 100,

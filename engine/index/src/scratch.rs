@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kernels::topk::TopK;
 
-use crate::find::Finding;
+use crate::find::{Finding, Reading};
 use crate::summary::{Cut, Remainder, Seen, Taken};
 
 /// Cuts that are kept; more spans than this in one call recompute some.
@@ -17,11 +17,13 @@ type CutKey = (u64, Range<usize>);
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     pub(crate) attention: attention::Scratch,
-    pub(crate) finding: Finding,
+    /// How far each head looked into each span, and what it found: [spans, group].
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) reading: Reading,
     /// Finalists of each query head.
     pub(crate) tops: Vec<TopK>,
-    /// Products of the queries with each span's means: [g, groups], one per span.
-    pub(crate) group_scores: Vec<Vec<f32>>,
+    /// Products of the queries with the means of each span's cells: [g, cells], one per span.
+    pub(crate) cell_scores: Vec<Vec<f32>>,
     /// First token number of each span in the numbering over all spans.
     pub(crate) base: Vec<u32>,
     pub(crate) flat: Flat,

@@ -9,6 +9,7 @@ use attention::{Description, Partial, Rows, attend_ids, attend_range};
 use kernels::{Kernels, topk::TopK};
 
 use crate::coverage;
+use crate::find::{self, Reach};
 use crate::flat;
 use crate::scratch::Scratch;
 use crate::span::{Finder, SpanIndex};
@@ -177,7 +178,7 @@ impl Step<'_, '_> {
         self.stats.bytes_read += n * 2.0 * (view.keys.dim() + view.values.dim()) as f64;
     }
 
-    /// Numbers the tokens of all spans and scores the means that will be needed.
+    /// Numbers the tokens of all spans and scores the cells that will be needed.
     pub fn prepare(&mut self, n: usize, scratch: &mut Scratch) {
         scratch.base.clear();
         let mut next = 0usize;
@@ -186,17 +187,18 @@ impl Step<'_, '_> {
             next += view.keys.len();
         }
         assert!(u32::try_from(next).is_ok(), "{next} tokens in the spans of one call");
+        let heads = self.spans.len() * self.ask.group;
         scratch.tops.resize_with(scratch.tops.len().max(self.ask.group), || TopK::new(0));
-        scratch.group_scores.resize_with(scratch.group_scores.len().max(self.spans.len()), Vec::new);
-        for (view, scores) in self.spans.iter().zip(&mut scratch.group_scores) {
-            let Some(index) = view.index else { continue };
-            if self.ask.wants_mass() || !is_scanned(view, n) {
-                let groups = index.summary.groups();
-                scores.resize(self.ask.group * groups, 0.0);
-                index.summary.scores(self.k, self.ask.q, scores);
-                self.stats.summary_scored += (groups * self.ask.group) as f64;
-                self.stats.bytes_read += (groups * view.keys.dim() * 2) as f64;
-            }
+        scratch.cell_scores.resize_with(scratch.cell_scores.len().max(self.spans.len()), Vec::new);
+        scratch.findings.resize_with(scratch.findings.len().max(heads), Default::default);
+        scratch.seen.resize_with(scratch.seen.len().max(heads), Default::default);
+        for (view, scores) in self.spans.iter().zip(&mut scratch.cell_scores) {
+            let Some(index) = view.index.filter(|_| !is_scanned(view, n)) else { continue };
+            let cells = index.summary.cells();
+            scores.resize(self.ask.group * cells, 0.0);
+            index.summary.cell_scores(self.k, self.ask.q, scores);
+            self.stats.summary_scored += (cells * self.ask.group) as f64;
+            self.stats.bytes_read += (cells * view.keys.dim() * 2) as f64;
         }
     }
 
@@ -207,16 +209,13 @@ impl Step<'_, '_> {
         for top in &mut scratch.tops[heads.clone()] {
             top.reset(candidates);
         }
-        scratch.seen.resize_with(scratch.seen.len().max(self.spans.len() * self.ask.group), Default::default);
         for (s, view) in self.spans.iter().enumerate() {
             for head in heads.clone() {
                 scratch.seen[s * self.ask.group + head].clear();
             }
             match view.index {
                 Some(index) if !is_scanned(view, n) => {
-                    for head in heads.clone() {
-                        self.search_index((s, view, index), head, n, scratch);
-                    }
+                    self.search_index((s, view, index), heads.clone(), n, scratch);
                 }
                 _ => self.scan((s, view), heads.clone(), scratch),
             }
@@ -234,10 +233,14 @@ impl Step<'_, '_> {
         let keys = (&view.keys, view.visible.clone());
         let numbers = (self.k, &self.ask.description);
         let noting = view.index.filter(|_| self.ask.wants_mass());
-        let seen = &mut scratch.seen[s * self.ask.group..];
+        let first = s * self.ask.group + heads.start;
+        let (seen, findings) = (&mut scratch.seen[first..], &mut scratch.findings[first..]);
+        if let Some(index) = noting {
+            findings[..heads.len()].iter_mut().for_each(|f| f.frontier.open_all(&index.summary));
+        }
         flat::scan(self.k, keys, q, scratch.base[s], &mut scratch.flat, tops, |row, first, scores| {
             if let Some(index) = noting {
-                seen[heads.start + row].note(numbers, &index.summary, (first.., scores));
+                seen[row].note(numbers, (&index.summary, &findings[row].frontier), (first.., scores));
             }
         });
     }
@@ -245,44 +248,47 @@ impl Step<'_, '_> {
     fn search_index(
         &mut self,
         (s, view, index): (usize, &SpanView<'_>, &SpanIndex),
-        head: usize,
+        heads: Range<usize>,
         n: usize,
         scratch: &mut Scratch,
     ) {
-        let groups = index.summary.groups();
-        let scores = &scratch.group_scores[s][head * groups..(head + 1) * groups];
-        let late = self.ask.deadline.is_some_and(|at| Instant::now() >= at);
+        let (cells, dim, ask) = (index.summary.cells(), view.keys.dim(), self.ask);
+        let late = ask.deadline.is_some_and(|at| Instant::now() >= at);
         let width = match late {
             true => 1,
-            false => index.width_for(n, &view.visible, self.ask.width),
+            false => index.width_for(n, &view.visible, ask.width),
         };
-        let finding = &mut scratch.finding;
-        let query = (self.query(head), scores);
-        finding.search(self.k, (index, &view.keys), query, (width, &view.visible), self.ask.deadline);
-        let found = &mut finding.walk;
-        if view.visible != (0..index.tokens) {
-            for (score, &id) in found.scores.iter_mut().zip(&found.ids) {
-                if !view.visible.contains(&(id as usize)) {
-                    *score = f32::NEG_INFINITY;
+        let reach = Reach { width, visible: &view.visible, deadline: ask.deadline };
+        let q = &ask.q[heads.start * dim..heads.end * dim];
+        let scores = &scratch.cell_scores[s][heads.start * cells..heads.end * cells];
+        let findings = &mut scratch.findings[s * ask.group..][heads.clone()];
+        find::search(self.k, (index, &view.keys), (q, scores), &reach, findings, &mut scratch.reading);
+        for (head, finding) in heads.zip(findings) {
+            let found = &mut finding.walk;
+            if view.visible != (0..index.tokens) {
+                for (score, &id) in found.scores.iter_mut().zip(&found.ids) {
+                    if !view.visible.contains(&(id as usize)) {
+                        *score = f32::NEG_INFINITY;
+                    }
                 }
             }
-        }
-        scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
-        if self.ask.wants_mass() {
-            let seen = &mut scratch.seen[s * self.ask.group + head];
-            let numbers = (self.k, &self.ask.description);
-            match index.is_coded() {
-                true => seen.note_groups(numbers, &index.summary, finding.groups(), &finding.walk.scores),
-                false => {
-                    let found = (finding.walk.ids.iter().copied(), &finding.walk.scores[..]);
-                    seen.note(numbers, &index.summary, found);
+            scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
+            if ask.wants_mass() {
+                let seen = &mut scratch.seen[s * ask.group + head];
+                let numbers = (self.k, &ask.description);
+                let known = (&index.summary, &finding.frontier);
+                match index.is_coded() {
+                    true => seen.note_groups(numbers, known, &finding.slots, &found.scores),
+                    false => seen.note(numbers, known, (found.ids.iter().copied(), &found.scores[..])),
                 }
             }
+            self.stats.deadline_hit |= found.late || late;
+            self.stats.keys_scored += finding.keys_scored as f64;
+            self.stats.summary_scored += finding.frontier.groups() as f64;
+            let (groups, keys) = (finding.frontier.groups(), finding.keys_scored);
+            let key_bytes = if index.is_coded() { dim } else { 2 * dim };
+            self.stats.bytes_read += (groups * dim + keys * key_bytes + finding.edge_bytes) as f64;
         }
-        self.stats.deadline_hit |= finding.walk.late || late;
-        self.stats.keys_scored += finding.keys_scored as f64;
-        let key_bytes = if index.is_coded() { view.keys.dim() } else { 2 * view.keys.dim() };
-        self.stats.bytes_read += (finding.keys_scored * key_bytes + finding.edge_bytes) as f64;
     }
 
     /// Exact attention over `scratch.best`, and the estimate of the rest.
@@ -340,11 +346,12 @@ impl Step<'_, '_> {
         let means = self.means((s, view, index), head, scratch);
         out.merge(&remainder.estimate(numbers, &means, &taken, &view.values));
         scratch.taken = taken;
-        self.stats.bytes_read += (index.summary.groups() * view.values.dim() * 2) as f64;
+        let slots = scratch.findings[s * self.ask.group + head].frontier.slots();
+        self.stats.bytes_read += (slots * view.values.dim() * 2) as f64;
         scratch.remainder = remainder;
     }
 
-    /// What a head knows of the groups of a span.
+    /// What a head knows of a span.
     pub fn means<'s>(
         &self,
         (s, view, index): (usize, &SpanView<'_>, &'s SpanIndex),
@@ -352,7 +359,6 @@ impl Step<'_, '_> {
         scratch: &'s mut Scratch,
     ) -> Means<'s> {
         let summary = &index.summary;
-        let groups = summary.groups();
         scratch
             .bring_cut((index.uid, view.visible.clone()), || Cut::new(summary, &view.values, &view.visible));
         let d = &self.ask.description;
@@ -360,7 +366,7 @@ impl Step<'_, '_> {
         Means {
             summary,
             cut: scratch.cut(),
-            scores: &scratch.group_scores[s][head * groups..(head + 1) * groups],
+            frontier: &scratch.findings[s * self.ask.group + head].frontier,
             // A soft-cap bends the variance too; without knowing how, nothing is added.
             lift: if d.softcap.is_some() { 0.0 } else { index.lift * d.scale * d.scale * square },
             seen: &scratch.seen[s * self.ask.group + head],

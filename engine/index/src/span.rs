@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::graph::Graph;
 use crate::hnsw::Hnsw;
+use crate::lift;
 use crate::params::Kind;
 use crate::summary::{Codes, Summary};
 
@@ -35,9 +36,10 @@ pub struct BuildStats {
     pub rows_held_back: usize,
 }
 
-/// Share of the variance of the logits within a group that is added to the logit of its mean. A normal distribution
-/// would ask for a half; without the best keys, which are selected, much less is right.
-const LIFT: f32 = 0.1;
+/// Groups that are looked at for each that is read.
+const OPENED: usize = 5;
+/// Groups that are looked at even for the narrowest search: the estimate of the remainder is finer with them.
+const FEWEST_OPENED: usize = 384;
 
 /// Numbers that identify an index within this process, so that scratch memory can keep what it computed for it.
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
@@ -52,7 +54,7 @@ pub struct SpanIndex {
     pub(crate) width: usize,
     pub(crate) calibrate_k: usize,
     pub(crate) recall: Option<f32>,
-    /// See [`LIFT`].
+    /// See [`lift`].
     pub(crate) lift: f32,
     pub(crate) stats: BuildStats,
 }
@@ -67,7 +69,7 @@ impl SpanIndex {
             width: 1,
             calibrate_k,
             recall: None,
-            lift: LIFT,
+            lift: lift::UNFITTED,
             stats: BuildStats::default(),
         };
         index.set_finder(finder);
@@ -151,6 +153,14 @@ impl SpanIndex {
             Finder::Hnsw(hnsw) => hnsw.bytes(),
         };
         self.summary.bytes() + finder
+    }
+
+    /// How many groups are looked at one by one in a search of `width`.
+    pub(crate) fn opened(&self, width: usize) -> usize {
+        match self.finder {
+            Finder::Summary(_) => width.saturating_mul(OPENED).max(FEWEST_OPENED),
+            Finder::Flat | Finder::Graph(_) | Finder::Hnsw(_) => FEWEST_OPENED,
+        }
     }
 
     /// What a walk may pass through to find the visible. Keys beyond the visible end are close to the query in position,

@@ -7,7 +7,7 @@ use half::f16;
 
 use crate::isa::{Isa, IsaError};
 use crate::table::Table;
-use crate::vector::CODE_ROWS;
+use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery};
 
 /// The kernels of one path. One pointer, cheap to copy.
 ///
@@ -108,15 +108,25 @@ impl Kernels {
         out[0]
     }
 
-    /// Products of integer queries with 8-bit codes: `q` is [g, dim] with an even `dim`, `codes` is
-    /// [blocks, dim / 2, 16, 2] (blocks of 16 rows, dimension pairs outermost), `out` is [g, blocks * 16]. The sums are
-    /// exact, and the same on every path, as long as `dim * max|q| * 128` is below 2^31.
-    pub fn dot_codes(&self, q: &[i16], dim: usize, codes: &[i8], out: &mut [i32]) {
-        assert!(dim > 0 && dim.is_multiple_of(2) && q.len().is_multiple_of(dim), "dot_codes: q does not fit");
-        assert!(codes.len().is_multiple_of(dim * CODE_ROWS), "dot_codes: {} codes of dim {dim}", codes.len());
-        assert!(out.len() == q.len() / dim * (codes.len() / dim), "dot_codes: out has {} places", out.len());
+    /// Products of integer queries with codes, `out` is [queries, rows]. `blocks` holds [`CODE_ROWS`] rows a block: the
+    /// scale of each row (f32 in the machine's order), then the codes in fours of dimensions, [dim / 4, 8, 4]. A product
+    /// is (sum of `q` times code, less `zero`) times (`step` times scale): the same bits on every path, as long as no code
+    /// is above [`MOST_CODE`](crate::MOST_CODE). `dim` is a multiple of [`CODE_DIMS`].
+    pub fn dot_codes(&self, queries: &[CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]) {
+        let size = CODE_HEAD + dim * CODE_ROWS;
+        assert!(dim > 0 && dim.is_multiple_of(CODE_DIMS), "dot_codes: dim {dim}");
+        assert!(
+            queries.iter().all(|query| query.q.len() == dim),
+            "dot_codes: a query of other than {dim} elements"
+        );
+        assert!(blocks.len().is_multiple_of(size), "dot_codes: {} bytes of blocks of {size}", blocks.len());
+        assert!(
+            out.len() == queries.len() * (blocks.len() / size * CODE_ROWS),
+            "dot_codes: out has {} places",
+            out.len()
+        );
         // SAFETY: as in `dot_rows`.
-        unsafe { (self.table.dot_codes)(q, dim / 2, codes, out) }
+        unsafe { (self.table.dot_codes)(queries, dim, blocks, out) }
     }
 
     /// `a . b` of two stored rows.

@@ -5,7 +5,7 @@ use half::f16;
 
 use crate::isa::Isa;
 use crate::table::Table;
-use crate::vector::CODE_ROWS;
+use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery};
 
 pub(crate) static TABLE: Table = Table {
     isa: Isa::Scalar,
@@ -59,14 +59,17 @@ fn dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]) {
     }
 }
 
-fn dot_codes(q: &[i16], pairs: usize, codes: &[i8], out: &mut [i32]) {
-    let n = codes.len() / (2 * pairs);
-    for (h, q) in q.chunks_exact(2 * pairs).enumerate() {
-        for (b, block) in codes.chunks_exact(2 * pairs * CODE_ROWS).enumerate() {
-            for r in 0..CODE_ROWS {
-                let code = |d: usize| block[(d / 2 * CODE_ROWS + r) * 2 + d % 2];
-                out[h * n + b * CODE_ROWS + r] =
-                    q.iter().enumerate().map(|(d, &q)| i32::from(q) * i32::from(code(d))).sum();
+fn dot_codes(queries: &[CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]) {
+    let size = CODE_HEAD + dim * CODE_ROWS;
+    let n = blocks.len() / size * CODE_ROWS;
+    for (h, query) in queries.iter().enumerate() {
+        for (b, block) in blocks.chunks_exact(size).enumerate() {
+            let (scales, codes) = block.split_at(CODE_HEAD);
+            for (r, scale) in scales.as_chunks::<4>().0.iter().enumerate() {
+                let code = |d: usize| codes[(d / CODE_DIMS * CODE_ROWS + r) * CODE_DIMS + d % CODE_DIMS];
+                let products = query.q.iter().enumerate().map(|(d, &q)| i32::from(q) * i32::from(code(d)));
+                let sum = products.sum::<i32>() - query.zero;
+                out[h * n + b * CODE_ROWS + r] = sum as f32 * (query.step * f32::from_ne_bytes(*scale));
             }
         }
     }

@@ -3,6 +3,7 @@
 use half::f16;
 
 use crate::isa::Isa;
+use crate::vector::CodeQuery;
 
 /// One path. Every function is `unsafe`: the caller (the door) has checked that the CPU has the instruction set and
 /// that the slices have the lengths that the door documents; row pointers point to `dim` readable f16 each.
@@ -13,8 +14,8 @@ pub(crate) struct Table {
     /// `out[h * stride + r] = q_h . rows[r]`; `out` reaches to the last of these.
     pub dot_pointers: unsafe fn(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize),
     pub dot_group: unsafe fn(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]),
-    /// `out[h * n + r] = sum over d of q_h[d] * codes_r[d]`: `q` is [g, 2 * pairs], `codes` [blocks, pairs, 16, 2], n = 16 * blocks.
-    pub dot_codes: unsafe fn(q: &[i16], pairs: usize, codes: &[i8], out: &mut [i32]),
+    /// `out[h * n + r] = (sum over d of q_h[d] * codes_r[d] - zero_h) * (step_h * scale_r)`, n the rows of all blocks.
+    pub dot_codes: unsafe fn(queries: &[CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]),
     pub dot_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub l2_sq_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub axpy_rows: unsafe fn(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]),

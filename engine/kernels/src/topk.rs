@@ -5,8 +5,9 @@
 //! above the inverted id. Instead of a heap there is a buffer of about 2 k pairs and a threshold: what does not beat
 //! the threshold is dropped at once; when the buffer is full, a selection keeps the best k and raises the threshold.
 //!
-//! A long run of scores first raises the threshold by itself: dealt out to about 2.5 k lanes, the k-th largest of the
-//! lanes' maxima is at most the k-th largest score, and for scores in random order about 1.3 k of them reach it.
+//! A run of scores first raises the threshold by itself. A long one is dealt out to about 2.5 k lanes: the k-th largest
+//! of the lanes' maxima is at most the k-th largest score, and for scores in random order about 1.3 k of them reach it.
+//! A shorter one is counted into a histogram between its least and its largest score.
 
 use crate::Kernels;
 
@@ -22,12 +23,19 @@ pub struct TopK {
     lanes: Vec<f32>,
     /// Ranks of the same.
     ranks: Vec<u32>,
+    /// The bucket of each score of a run, and how many fell into each.
+    buckets: Vec<u32>,
+    histogram: Vec<u32>,
     /// Positions in a block of a run that reach the threshold.
     hits: Vec<u32>,
 }
 
 /// Scores of a run that are compared with one threshold.
 const BLOCK: usize = 512;
+/// Buckets of the histogram.
+const BUCKETS: usize = 512;
+/// Part of the width of a bucket by which its edge is lowered against rounding.
+const EDGE: f32 = 1e-3;
 
 impl TopK {
     /// A selection of the best `k` pairs; `k` = 0 keeps nothing.
@@ -39,6 +47,8 @@ impl TopK {
             pairs: Vec::new(),
             lanes: Vec::new(),
             ranks: Vec::new(),
+            buckets: Vec::new(),
+            histogram: Vec::new(),
             hits: vec![0; BLOCK],
         };
         top.reset(k);
@@ -115,12 +125,23 @@ impl TopK {
         self.reset(self.k);
     }
 
-    /// Raises the threshold to just below what k of `scores` reach, when the run is long enough for that to pay.
+    /// Raises the threshold to just below what k of `scores` reach, where that pays.
     fn raise(&mut self, scores: &[f32]) {
         let width = (self.k * 5 / 2).next_multiple_of(32);
-        if self.k == 0 || scores.len() < 4 * width {
-            return;
+        let reached = match scores.len() {
+            _ if self.k == 0 => None,
+            n if n >= 4 * width => Some(self.raise_by_lanes(scores, width)),
+            n if n > self.k + self.k / 4 && self.threshold == 0 => self.raise_by_histogram(scores),
+            _ => None,
+        };
+        if let Some(reached) = reached {
+            // Every pair with that score beats this, whatever its id.
+            self.threshold = self.threshold.max((u64::from(reached) << 32) - 1);
         }
+    }
+
+    /// The rank of a score that at least k of `scores` reach.
+    fn raise_by_lanes(&mut self, scores: &[f32], width: usize) -> u32 {
         self.lanes.clear();
         self.lanes.resize(width, f32::NEG_INFINITY);
         for block in scores.chunks(width) {
@@ -130,9 +151,34 @@ impl TopK {
         }
         self.ranks.clear();
         self.ranks.extend(self.lanes.iter().map(|&score| rank(score)));
-        let (_, &mut reached, _) = self.ranks.select_nth_unstable_by(self.k - 1, |a, b| b.cmp(a));
-        // Every pair with that score beats this, whatever its id.
-        self.threshold = self.threshold.max((u64::from(reached) << 32) - 1);
+        *self.ranks.select_nth_unstable_by(self.k - 1, |a, b| b.cmp(a)).1
+    }
+
+    /// The same; None where scores do not spread, or too few of them are finite.
+    fn raise_by_histogram(&mut self, scores: &[f32]) -> Option<u32> {
+        let high = Kernels::native().max(scores);
+        let finite = |&s: &f32| if s == f32::NEG_INFINITY { high } else { s };
+        let low = scores.iter().map(finite).fold(high, |low, s| if s < low { s } else { low });
+        let scale = BUCKETS as f32 / (high - low);
+        if !scale.is_finite() || !(high - low).is_finite() {
+            return None;
+        }
+        let last = (BUCKETS - 1) as f32;
+        self.buckets.clear();
+        self.buckets.extend(scores.iter().map(|s| ((high - s) * scale).min(last) as i32 as u32));
+        self.histogram.clear();
+        self.histogram.resize(BUCKETS, 0);
+        for &bucket in &self.buckets {
+            self.histogram[bucket as usize] += 1;
+        }
+        let mut reached = 0;
+        let bucket = self.histogram.iter().position(|&count| {
+            reached += count as usize;
+            reached >= self.k
+        })?;
+        // The last bucket holds what has no mass too.
+        let limit = high - (bucket as f32 + 1.0 + EDGE) / scale;
+        (bucket + 1 < BUCKETS && limit.is_finite()).then(|| rank(limit))
     }
 
     fn insert(&mut self, pair: u64) {

@@ -53,7 +53,26 @@ pub(crate) trait Vector: Copy {
 }
 
 /// Rows of a block of codes.
-pub const CODE_ROWS: usize = 16;
+pub const CODE_ROWS: usize = 8;
+/// Dimensions of a row that lie together in a block of codes.
+pub const CODE_DIMS: usize = 4;
+/// The largest code: products of two codes and two query elements of at most 127 then sum up within 16 bits, which is
+/// what the byte products of AVX2 saturate at.
+pub const MOST_CODE: u8 = 127;
+
+/// Bytes of the scales at the head of a block of codes, one f32 for each row.
+pub const CODE_HEAD: usize = 4 * CODE_ROWS;
+
+/// A query in the form that is multiplied with codes.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeQuery<'a> {
+    /// [dim], none of them -128.
+    pub q: &'a [i8],
+    /// What a row of codes that stand for 0 sums up to.
+    pub zero: i32,
+    /// What one unit of a sum is worth in a row of scale 1.
+    pub step: f32,
+}
 
 /// Integer sums of `ROWS` rows of a block of codes, one sum each.
 ///
@@ -61,14 +80,12 @@ pub const CODE_ROWS: usize = 16;
 /// As for [`Vector`].
 pub(crate) trait CodeSums: Copy {
     const ROWS: usize;
-    /// Codes of `ROWS` rows, two of each, widened to 16 bits.
-    type Pairs: Copy;
 
-    unsafe fn zero() -> Self;
-    /// Reads `2 * ROWS` codes.
-    unsafe fn widen(p: *const i8) -> Self::Pairs;
-    /// Adds to every row's sum the products of its two codes with the two halves of `q` (low half first).
-    unsafe fn mul_add(self, pairs: Self::Pairs, q: i32) -> Self;
-    /// Writes `ROWS` sums.
-    unsafe fn store(self, p: *mut i32);
+    /// `x` in every sum.
+    unsafe fn splat(x: i32) -> Self;
+    /// Adds to every row's sum the products of four of its codes with the four bytes of `q` (lowest first). Reads
+    /// `4 * ROWS` codes, none above [`MOST_CODE`].
+    unsafe fn mul_add(self, codes: *const u8, q: i32) -> Self;
+    /// Writes `ROWS` f32: each sum times (`step` times its scale), both products rounded.
+    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32);
 }

@@ -333,25 +333,36 @@ fn the_environment_forces_a_path() {
 
 proptest! {
     #[test]
-    fn codes_give_the_same_integers_on_every_path(
-        g in 1usize..8, pairs in 1usize..70, blocks in 0usize..5, seed in any::<u64>(), extreme in any::<bool>(),
+    fn codes_give_the_same_products_on_every_path(
+        g in 1usize..8, fours in 1usize..70, blocks in 0usize..5, seed in any::<u64>(), extreme in any::<bool>(),
     ) {
         let mut noise = Noise(seed | 1);
-        let mut draw = |n: usize, most: f32| -> Vec<i32> {
-            let level = |x: f32| if extreme { most * x.signum() } else { (x * most).round() };
-            noise.f32(n).into_iter().map(|x| level(x) as i32).collect()
+        let (dim, n) = (kernels::CODE_DIMS * fours, blocks * kernels::CODE_ROWS);
+        let scales = noise.f32(n);
+        let mut draw = |n: usize| -> Vec<i8> {
+            let level = |x: f32| if extreme { 127.0 * x.signum() } else { (x * 127.0).round() };
+            noise.f32(n).into_iter().map(|x| level(x) as i8).collect()
         };
-        let (dim, n) = (2 * pairs, blocks * kernels::CODE_ROWS);
-        let q: Vec<i16> = draw(g * dim, 32_767.0).into_iter().map(|x| x as i16).collect();
-        let codes: Vec<i8> = draw(n * dim, 127.0).into_iter().map(|x| x as i8).collect();
+        let (q, codes) = (draw(g * dim), draw(n * dim));
+        let mut bytes = Vec::new();
+        for (scales, codes) in scales.chunks(8).zip(codes.chunks(8 * dim)) {
+            scales.iter().for_each(|s| bytes.extend(s.to_ne_bytes()));
+            bytes.extend(codes.iter().map(|c| c.unsigned_abs()));
+        }
+        let queries: Vec<kernels::CodeQuery<'_>> = q
+            .chunks(dim)
+            .enumerate()
+            .map(|(h, q)| kernels::CodeQuery { q, zero: 1000 * h as i32, step: 0.37 })
+            .collect();
         for k in paths() {
-            let mut out = vec![-1; g * n];
-            k.dot_codes(&q, dim, &codes, &mut out);
+            let mut out = vec![-1.0; g * n];
+            k.dot_codes(&queries, dim, &bytes, &mut out);
             for h in 0..g {
                 for r in 0..n {
-                    let code = |d: usize| codes[(r / 16 * pairs + d / 2) * 32 + r % 16 * 2 + d % 2];
+                    let code = |d: usize| codes[(r / 8 * fours + d / 4) * 32 + r % 8 * 4 + d % 4].unsigned_abs();
                     let sum: i32 = (0..dim).map(|d| i32::from(q[h * dim + d]) * i32::from(code(d))).sum();
-                    prop_assert_eq!(out[h * n + r], sum, "{:?} head {} row {}", k, h, r);
+                    let product = (sum - 1000 * h as i32) as f32 * (0.37 * scales[r]);
+                    prop_assert_eq!(out[h * n + r], product, "{:?} head {} row {}", k, h, r);
                 }
             }
         }

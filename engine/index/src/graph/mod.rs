@@ -25,9 +25,9 @@ use crate::rows::QueryRows;
 use crate::summary::Summary;
 
 /// Groups whose members the walk starts from.
-pub(crate) const ENTRY_GROUPS: usize = 8;
+pub(crate) const ENTRY_GROUPS: usize = 16;
 /// Members of each of them.
-pub(crate) const ENTRY_MEMBERS: usize = 8;
+pub(crate) const ENTRY_MEMBERS: usize = 4;
 
 /// Out-edges of every key, in one array.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Edges to the nearest keys by Euclidean distance, looked for in the nearest groups: nothing is quadratic in n.
+//! Edges to the nearest keys by Euclidean distance, looked for in the nearest cells: nothing is quadratic in n.
 
 use attention::Rows;
 use kernels::{Kernels, topk::TopK};
@@ -6,38 +6,36 @@ use rayon::prelude::*;
 
 use crate::summary::Summary;
 
-/// Groups that are searched, the key's own among them.
-const PROBED: usize = 64;
+/// Cells that are searched, the key's own among them.
+const PROBED: usize = 16;
 
-/// The `degree` nearest keys of every key (nearly always: a near key in a far group is missed), nearest first.
+/// The `degree` nearest keys of every key (nearly always: a near key in a far cell is missed), nearest first.
 pub(super) fn edges(k: &Kernels, keys: &Rows<'_>, summary: &Summary, degree: usize) -> Vec<Vec<u32>> {
     let mut lists = vec![Vec::new(); keys.len()];
-    let found: Vec<Vec<(u32, Vec<u32>)>> = (0..summary.groups())
-        .into_par_iter()
-        .map(|group| of_group(k, keys, summary, group, degree))
-        .collect();
+    let found: Vec<Vec<(u32, Vec<u32>)>> =
+        (0..summary.cells()).into_par_iter().map(|cell| of_cell(k, keys, summary, cell, degree)).collect();
     for (id, list) in found.into_iter().flatten() {
         lists[id as usize] = list;
     }
     lists
 }
 
-fn of_group(
+fn of_cell(
     k: &Kernels,
     keys: &Rows<'_>,
     summary: &Summary,
-    group: usize,
+    cell: usize,
     degree: usize,
 ) -> Vec<(u32, Vec<u32>)> {
     let dim = keys.dim();
     let mut candidates = Vec::new();
-    for near in nearest_groups(k, summary, group) {
-        candidates.extend_from_slice(summary.members(near as usize));
+    for near in nearest_cells(k, summary, cell) {
+        candidates.extend_from_slice(summary.cell_members(near as usize));
     }
     let others = gather(k, keys, &candidates);
     let half_norms: Vec<f32> =
         others.chunks(dim).map(|row| row.iter().map(|x| x * x).sum::<f32>() / 2.0).collect();
-    let members = summary.members(group);
+    let members = summary.cell_members(cell);
     let rows = gather(k, keys, members);
     let n = candidates.len();
     let mut scores = vec![0f32; members.len() * n];
@@ -60,16 +58,16 @@ fn of_group(
         .collect()
 }
 
-/// The groups whose means are nearest, the group itself first.
-fn nearest_groups(k: &Kernels, summary: &Summary, group: usize) -> Vec<u32> {
-    let mean = summary.mean(group);
+/// The cells whose means are nearest, the cell itself first.
+fn nearest_cells(k: &Kernels, summary: &Summary, cell: usize) -> Vec<u32> {
+    let mean = summary.cell_mean(cell);
     let mut top = TopK::new(PROBED - 1);
-    for other in (0..summary.groups()).filter(|&other| other != group) {
-        top.push(-k.l2_sq_f16(mean, summary.mean(other)), other as u32);
+    for other in (0..summary.cells()).filter(|&other| other != cell) {
+        top.push(-k.l2_sq_f16(mean, summary.cell_mean(other)), other as u32);
     }
     let mut best = Vec::new();
     top.drain_sorted(&mut best);
-    std::iter::once(group as u32).chain(best.into_iter().map(|b| b.1)).collect()
+    std::iter::once(cell as u32).chain(best.into_iter().map(|b| b.1)).collect()
 }
 
 /// Rows in f32, one after the other.

@@ -1,151 +1,154 @@
-//! Keys in the order of their groups, as 8-bit codes: what a summary scan reads.
+//! Vectors as codes of one byte an element: the keys in group order, and the means of the groups in cell order.
 //!
-//! A key is coded as its deviation from the mean of its group, in units of each dimension's spread over the span and of
-//! the key's own largest element, so that neither a wide dimension nor an outlying key costs the others their
-//! precision: k = mean + spread * scale * code. Products with the codes are therefore close, not exact; they say which
-//! keys are worth scoring exactly and what the others weigh together.
+//! A vector is coded as its deviation from its parent (the mean of its group, or of its cell), in units of each
+//! dimension's spread and of the vector's own largest element, so that neither a wide dimension nor an outlying vector
+//! costs the others their precision: x = parent + spread * scale * (code - 64). Products with the codes are therefore
+//! close, not exact; they say which keys are worth scoring exactly and what the others weigh together.
 
-use attention::Rows;
-use half::f16;
-use kernels::{CODE_ROWS, Kernels};
+use std::ops::Range;
+
+use kernels::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, Kernels, MOST_CODE};
 use rayon::prelude::*;
 
-use super::Summary;
+use super::reader::{Plan, Reader, TOGETHER};
 
-/// The largest code.
-const MOST: f32 = 127.0;
-/// The largest element of a query in integers; sums of 512 products stay within 31 bits.
-const MOST_QUERY: f32 = 16_383.0;
-/// Codes at the head of the next group that are fetched ahead; the hardware follows from there.
-const AHEAD: usize = 1024;
+/// The code of 0; the others reach as far below as above.
+const ZERO: u8 = MOST_CODE / 2 + 1;
+/// The largest element of a deviation, in codes.
+const MOST: f32 = (MOST_CODE - ZERO) as f32;
+/// The largest element of a query in integers.
+const MOST_QUERY: f32 = 127.0;
+/// Reads between the one that is scored and the one that is fetched from memory.
+const AHEAD: usize = 2;
+/// Beyond this the spread of a dimension is cut, so that nothing here overflows with finite vectors.
+const MOST_SPREAD: f32 = 65_504.0;
 
-/// Codes of all keys of a span.
+/// Codes of n vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     /// Root mean square of the deviations, per dimension: [dim].
     spread: Vec<f32>,
-    /// Per key, in group order: [tokens].
-    scale: Vec<f32>,
-    /// [blocks, pairs, 16, 2], see [`Kernels::dot_codes`]; 0 beyond the last key and the last dimension.
-    codes: Vec<i8>,
-    /// Dimensions, rounded up to pairs.
+    /// Blocks of 8 vectors as [`Kernels::dot_codes`] reads them: their scales, then their codes; scale 0 and [`ZERO`]
+    /// beyond the last vector, [`ZERO`] beyond the last dimension.
+    blocks: Vec<u8>,
+    /// Dimensions, rounded up to fours.
     width: usize,
 }
 
-/// A query as integers, and the sums it gives.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CodedQuery {
-    q: Vec<i16>,
-    step: f32,
-    sums: Vec<i32>,
-}
-
 impl Codes {
-    /// Codes every key once. Deterministic.
-    pub fn new(k: &Kernels, summary: &Summary, keys: &Rows<'_>) -> Codes {
-        let (dim, tokens) = (keys.dim(), keys.len());
-        let spread = spread(k, summary, keys);
+    /// Codes n vectors; `deviation` writes how far one lies from its parent. Deterministic.
+    pub fn new(n: usize, dim: usize, deviation: impl Fn(usize, &mut [f32]) + Sync) -> Codes {
+        let spread = spread(n, dim, &deviation);
         let inverse: Vec<f32> = spread.iter().map(|&s| if s > 0.0 { s.recip() } else { 0.0 }).collect();
-        let width = dim.next_multiple_of(2);
-        let mut scale = vec![0f32; tokens];
-        let mut codes = vec![0i8; tokens.div_ceil(CODE_ROWS) * CODE_ROWS * width];
-        scale
-            .par_chunks_mut(CODE_ROWS)
-            .zip(codes.par_chunks_mut(CODE_ROWS * width))
-            .enumerate()
-            .for_each_init(
-                || vec![0f32; dim],
-                |deviation, (block, (scale, codes))| {
-                    for (r, scale) in scale.iter_mut().enumerate() {
-                        let id = summary.members[block * CODE_ROWS + r] as usize;
-                        deviate(k, summary, keys, id, deviation);
-                        deviation.iter_mut().zip(&inverse).for_each(|(x, s)| *x *= s);
-                        let most = deviation.iter().fold(0f32, |m, x| m.max(x.abs()));
-                        if most > 0.0 {
-                            *scale = most / MOST;
-                            for (d, x) in deviation.iter().enumerate() {
-                                codes[(d / 2 * CODE_ROWS + r) * 2 + d % 2] = (x / *scale).round() as i8;
-                            }
+        let width = dim.next_multiple_of(CODE_DIMS);
+        let size = block_size(width);
+        let mut blocks = vec![0u8; n.div_ceil(CODE_ROWS) * size];
+        blocks.par_chunks_mut(size).enumerate().for_each_init(
+            || vec![0f32; dim],
+            |x, (block, bytes)| {
+                let (scales, codes) = bytes.split_at_mut(CODE_HEAD);
+                codes.fill(ZERO);
+                for (r, scale) in (0..CODE_ROWS.min(n - block * CODE_ROWS)).zip(scales.chunks_mut(4)) {
+                    deviation(block * CODE_ROWS + r, x);
+                    x.iter_mut().zip(&inverse).for_each(|(x, s)| *x *= s);
+                    let most = x.iter().fold(0f32, |m, x| m.max(x.abs()));
+                    if most > 0.0 {
+                        let unit = most / MOST;
+                        scale.copy_from_slice(&unit.to_ne_bytes());
+                        for (d, x) in x.iter().enumerate() {
+                            codes[place(r, d)] = ((x / unit).round() + f32::from(ZERO)) as u8;
                         }
                     }
-                },
-            );
-        Codes { spread, scale, codes, width }
+                }
+            },
+        );
+        Codes { spread, blocks, width }
+    }
+
+    /// Adds to `out` the deviation that the codes of a vector stand for.
+    pub fn add_decoded(&self, i: usize, out: &mut [f32]) {
+        let (block, r) = (self.blocks_of(i..i + 1), i % CODE_ROWS);
+        let (scales, codes) = block.split_at(CODE_HEAD);
+        let scale = scales.as_chunks::<4>().0.get(r).map_or(0.0, |s| f32::from_ne_bytes(*s));
+        for (d, (x, spread)) in out.iter_mut().zip(&self.spread).enumerate() {
+            *x += spread * scale * (f32::from(codes[place(r, d)]) - f32::from(ZERO));
+        }
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.codes.len() + 4 * (self.scale.len() + self.spread.len())
+        self.blocks.len() + 4 * self.spread.len()
     }
 
-    /// Brings `q` into the form that [`Codes::scan`] takes.
-    pub fn prepare(&self, q: &[f32], out: &mut CodedQuery) {
+    /// Brings `q` into the form that [`Codes::read`] takes.
+    pub fn prepare(&self, q: &[f32], reader: &mut Reader) {
         let folded = || q.iter().zip(&self.spread).map(|(q, s)| q * s);
         let most = folded().fold(0f32, |m, x| m.max(x.abs()));
-        out.step = if most > 0.0 { most / MOST_QUERY } else { 0.0 };
+        reader.step = if most > 0.0 { most / MOST_QUERY } else { 0.0 };
         let inverse = if most > 0.0 { MOST_QUERY / most } else { 0.0 };
-        out.q.clear();
-        out.q.extend(folded().map(|x| (x * inverse).round() as i16));
-        out.q.resize(self.width, 0);
+        reader.q.clear();
+        // Rounded by hand: without SSE4.1, which nothing here may assume, `round` is a call.
+        reader.q.extend(folded().map(|x| (x * inverse + 0.5f32.copysign(x)) as i8));
+        reader.zero = i32::from(ZERO) * reader.q.iter().map(|&x| i32::from(x)).sum::<i32>();
+        reader.q.resize(self.width, 0);
     }
 
-    /// The members of `groups`, each with the score of its mean in `means`, and their own scores, replacing what `ids`
-    /// and `scores` held; the members of a group lie together.
-    pub fn scan(
-        &self,
-        k: &Kernels,
-        summary: &Summary,
-        (q, means): (&mut CodedQuery, &[f32]),
-        groups: &[u32],
-        (ids, scores): (&mut Vec<u32>, &mut Vec<f32>),
-    ) {
-        ids.clear();
-        scores.clear();
-        for (i, &group) in groups.iter().enumerate() {
-            if let Some(&next) = groups.get(i + 1) {
-                let next =
-                    &self.codes[summary.first[next as usize] as usize / CODE_ROWS * CODE_ROWS * self.width..];
-                k.prefetch(&next[..next.len().min(AHEAD)]);
+    /// The blocks that hold these vectors.
+    fn blocks_of(&self, vectors: Range<usize>) -> &[u8] {
+        let size = block_size(self.width);
+        &self.blocks[vectors.start / CODE_ROWS * size..vectors.end.div_ceil(CODE_ROWS) * size]
+    }
+
+    /// Scores the children of all families of every reader. What several readers want is read once, in the order of
+    /// memory.
+    pub fn read(&self, k: &Kernels, readers: &mut [Reader], plan: &mut Plan) {
+        for readers in readers.chunks_mut(TOGETHER) {
+            plan.merge(readers);
+            for (at, read) in plan.reads.iter().enumerate() {
+                if let Some(coming) = plan.reads.get(at + AHEAD) {
+                    k.prefetch(self.blocks_of(coming.vectors()));
+                }
+                let blocks = self.blocks_of(read.vectors());
+                let n = blocks.len() / block_size(self.width) * CODE_ROWS;
+                plan.products.resize(read.count() * n, 0.0);
+                let mut queries = [CodeQuery { q: &[], zero: 0, step: 0.0 }; TOGETHER];
+                for (query, at) in queries.iter_mut().zip(read.readers()) {
+                    *query = readers[at].query();
+                }
+                k.dot_codes(&queries[..read.count()], self.width, blocks, &mut plan.products);
+                let first = read.vectors().start % CODE_ROWS;
+                for (products, at) in plan.products.chunks(n).zip(read.readers()) {
+                    readers[at].take(&products[first..], read.vectors().end);
+                }
             }
-            let (from, to) =
-                (summary.first[group as usize] as usize, summary.first[group as usize + 1] as usize);
-            let (block, end) = (from / CODE_ROWS, to.div_ceil(CODE_ROWS));
-            q.sums.resize((end - block) * CODE_ROWS, 0);
-            let codes = &self.codes[block * CODE_ROWS * self.width..end * CODE_ROWS * self.width];
-            k.dot_codes(&q.q, self.width, codes, &mut q.sums);
-            ids.extend_from_slice(&summary.members[from..to]);
-            let (mean, step) = (means[group as usize], q.step);
-            let sums = &q.sums[from - block * CODE_ROWS..][..to - from];
-            scores
-                .extend(sums.iter().zip(&self.scale[from..to]).map(|(&sum, s)| mean + step * s * sum as f32));
         }
     }
 }
 
-/// The key of `id` less the mean of its group.
-fn deviate(k: &Kernels, summary: &Summary, keys: &Rows<'_>, id: usize, out: &mut [f32]) {
-    k.f16_to_f32(keys.row(id), out);
-    let mean = summary.mean(summary.group_of(id));
-    out.iter_mut().zip(mean).for_each(|(x, m)| *x -= m.to_f32());
+fn block_size(width: usize) -> usize {
+    CODE_HEAD + width * CODE_ROWS
 }
 
-/// Root mean square of the deviations from the groups' means, per dimension.
-fn spread(k: &Kernels, summary: &Summary, keys: &Rows<'_>) -> Vec<f32> {
-    let dim = keys.dim();
-    let mut deviation = vec![0f32; dim];
+/// Where a dimension of a row lies in its block.
+fn place(row: usize, d: usize) -> usize {
+    (d / CODE_DIMS * CODE_ROWS + row) * CODE_DIMS + d % CODE_DIMS
+}
+
+/// Root mean square of the deviations, per dimension.
+fn spread(n: usize, dim: usize, deviation: &impl Fn(usize, &mut [f32])) -> Vec<f32> {
+    let mut x = vec![0f32; dim];
     let mut squares = vec![0f64; dim];
-    for id in 0..keys.len() {
-        deviate(k, summary, keys, id, &mut deviation);
-        squares.iter_mut().zip(&deviation).for_each(|(s, &x)| *s += f64::from(x * x));
+    for i in 0..n {
+        deviation(i, &mut x);
+        squares.iter_mut().zip(&x).for_each(|(s, &x)| *s += f64::from(x * x));
     }
-    let root = |s: f64| (s / keys.len() as f64).sqrt() as f32;
-    // As f16 can hold it, so that nothing here overflows with finite keys.
-    squares.into_iter().map(|s| root(s).min(f16::MAX.to_f32())).collect()
+    squares.into_iter().map(|s| ((s / n as f64).sqrt() as f32).min(MOST_SPREAD)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary::reader::Family;
 
     fn noise(n: usize, seed: u64) -> Vec<f32> {
         let mut x = seed | 1;
@@ -158,60 +161,83 @@ mod tests {
         (0..n).map(|_| next()).collect()
     }
 
+    fn codes(rows: &[f32], dim: usize) -> Codes {
+        Codes::new(rows.len() / dim, dim, |i, x| x.copy_from_slice(&rows[i * dim..][..dim]))
+    }
+
+    fn scan(codes: &Codes, queries: &[&[f32]], families: &[&[Family]]) -> Vec<Vec<f32>> {
+        let mut readers = vec![Reader::default(); queries.len()];
+        for ((reader, q), families) in readers.iter_mut().zip(queries).zip(families) {
+            codes.prepare(q, reader);
+            reader.families.extend_from_slice(families);
+        }
+        codes.read(&Kernels::native(), &mut readers, &mut Plan::default());
+        readers.into_iter().map(|reader| reader.scores).collect()
+    }
+
+    fn family(children: Range<u32>, parent: f32) -> Family {
+        Family { children, parent }
+    }
+
     #[test]
-    fn scores_are_close_whatever_the_dim_and_however_far_a_key_lies() {
-        let k = Kernels::native();
+    fn scores_are_close_whatever_the_dim_and_however_far_a_vector_lies() {
         for dim in [1, 7, 64, 80] {
-            let mut keys = noise(700 * dim, dim as u64);
-            // A wide dimension, and a key far from all others.
-            keys.iter_mut().step_by(dim).for_each(|x| *x *= 30.0);
-            keys[33 * dim..34 * dim].iter_mut().for_each(|x| *x *= 500.0);
-            let keys: Vec<f16> = keys.into_iter().map(f16::from_f32).collect();
-            let rows = Rows::contiguous(&keys, dim);
-            let summary = Summary::build(&k, &rows, &rows, 64);
-            let codes = Codes::new(&k, &summary, &rows);
-            let q = noise(dim, 99);
-            let mut means = vec![0.0; summary.groups()];
-            summary.scores(&k, &q, &mut means);
-            let mut coded = CodedQuery::default();
-            codes.prepare(&q, &mut coded);
-            let groups: Vec<u32> = (0..summary.groups() as u32).rev().collect();
-            let (mut ids, mut scores) = (vec![1], vec![1.0]);
-            codes.scan(&k, &summary, (&mut coded, &means), &groups, (&mut ids, &mut scores));
-            let mut seen = ids.clone();
-            seen.sort_unstable();
-            assert_eq!(seen, (0..700).collect::<Vec<u32>>());
-            for (&id, &score) in ids.iter().zip(&scores) {
-                let row = rows.row(id as usize);
-                let exact = k.dot(&q, row);
-                // Half a step of the code in every dimension, half a step of the query, and the rounding of f32.
-                let at = summary.members.iter().position(|&m| m == id).unwrap();
-                let steps: f32 = q.iter().zip(&codes.spread).map(|(q, s)| (q * s).abs()).sum();
-                let bound = codes.scale[at] * (0.5 * steps + 0.5 * coded.step * MOST * dim as f32);
-                let size: f32 = row.iter().zip(&q).map(|(x, q)| (x.to_f32() * q).abs()).sum();
-                assert!(
-                    (exact - score).abs() <= bound + 1e-4 * size.max(1.0),
-                    "dim {dim}, key {id}: {score} for {exact}"
-                );
+            let mut rows = noise(701 * dim, dim as u64);
+            // A wide dimension, and a vector far from all others.
+            rows.iter_mut().step_by(dim).for_each(|x| *x *= 30.0);
+            rows[33 * dim..34 * dim].iter_mut().for_each(|x| *x *= 500.0);
+            let (codes, q) = (codes(&rows, dim), noise(dim, 99));
+            // Runs that begin and end within a block, two of them side by side.
+            let families =
+                [family(3..9, 0.0), family(9..40, 7.0), family(51..52, 0.0), family(64..701, -1.0)];
+            let mut scores = scan(&codes, &[&q], &[&families]).remove(0).into_iter();
+            let size = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let most = |x: &[f32]| x.iter().fold(0f32, |m, x| m.max(x.abs())) * (dim as f32).sqrt() / 2.0;
+            let folded: Vec<f32> = q.iter().zip(&codes.spread).map(|(q, s)| q * s).collect();
+            for Family { children, parent } in families {
+                for i in children {
+                    let row = &rows[i as usize * dim..][..dim];
+                    let scaled: Vec<f32> = row.iter().zip(&codes.spread).map(|(x, s)| x / s).collect();
+                    let exact: f32 = row.iter().zip(&q).map(|(x, q)| x * q).sum::<f32>() + parent;
+                    // Half a unit in every element of either side.
+                    let bound =
+                        size(&folded) * most(&scaled) / MOST + size(&scaled) * most(&folded) / MOST_QUERY;
+                    let score = scores.next().expect("a score for every child");
+                    assert!((score - exact).abs() < 1.02 * bound, "{dim} {i}: {score} {exact}");
+                    let mut decoded = vec![0.0; dim];
+                    codes.add_decoded(i as usize, &mut decoded);
+                    for ((x, y), s) in decoded.iter().zip(row).zip(&codes.spread) {
+                        assert!((x - y).abs() <= 1.02 * s * most(&scaled) / MOST, "{dim} {i}: {x} {y}");
+                    }
+                }
             }
+            assert_eq!(scores.next(), None);
         }
     }
 
     #[test]
-    fn equal_keys_score_as_their_mean_to_the_bit() {
-        let k = Kernels::native();
-        let keys = vec![f16::from_f32(0.37); 100 * 8];
-        let rows = Rows::contiguous(&keys, 8);
-        let summary = Summary::build(&k, &rows, &rows, 64);
-        let codes = Codes::new(&k, &summary, &rows);
-        let (q, mut coded) = (noise(8, 3), CodedQuery::default());
-        let mut means = vec![0.0; summary.groups()];
-        summary.scores(&k, &q, &mut means);
-        codes.prepare(&q, &mut coded);
-        let (mut ids, mut scores) = (Vec::new(), Vec::new());
-        codes.scan(&k, &summary, (&mut coded, &means), &[0], (&mut ids, &mut scores));
-        let mut exact = [0.0];
-        k.dot_rows(&q, 8, rows.row(0), &mut exact);
-        assert!(scores.iter().all(|&s| s == exact[0]));
+    fn readers_together_score_as_each_alone() {
+        let dim = 20;
+        let codes = codes(&noise(300 * dim, 5), dim);
+        let queries: Vec<Vec<f32>> = (0..11).map(|h| noise(dim, 100 + h)).collect();
+        let families: Vec<Vec<Family>> = (0..11u32)
+            .map(|h| {
+                (h..17).step_by(1 + h as usize % 3).map(|i| family(i * 17..i * 17 + 17, h as f32)).collect()
+            })
+            .collect();
+        let queries: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
+        let families: Vec<&[Family]> = families.iter().map(Vec::as_slice).collect();
+        let together = scan(&codes, &queries, &families);
+        for (h, scores) in together.iter().enumerate() {
+            assert_eq!(scores.len(), families[h].len() * 17);
+            assert_eq!(scan(&codes, &queries[h..h + 1], &families[h..h + 1]), [scores.as_slice()]);
+        }
+    }
+
+    #[test]
+    fn a_vector_equal_to_its_parent_scores_as_it_to_the_bit() {
+        let codes = codes(&[0.0; 100 * 8], 8);
+        let scores = scan(&codes, &[&noise(8, 3)], &[&[family(0..100, 0.37)]]);
+        assert_eq!(scores, [vec![0.37; 100]]);
     }
 }

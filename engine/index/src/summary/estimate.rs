@@ -1,23 +1,22 @@
-//! The remainder: what was not selected, estimated from the groups.
+//! The remainder: what was not selected, estimated from the slots of the frontier: near groups and far cells.
 //!
-//! The mass of a group is that of the members which were scored on the way (`seen`), exactly, and of the others as if
-//! they all had one logit: that of the mean, plus `lift` times the spread of the group squared, since a mean of
+//! The mass of a slot is that of the members which were scored on the way (`seen`), exactly, and of the others as if
+//! they all had one logit: that of the mean, plus `lift` times the spread squared, since a mean of
 //! exponentials is above the exponential of the mean. Its value is the mean value of the members that were neither
-//! selected nor hidden. With all logits equal this is exact: counts are integers, a spread is 0, and a group that is
+//! selected nor hidden. With all logits equal this is exact: counts are integers, a spread is 0, and a slot that is
 //! wholly selected leaves exactly nothing.
 
 use attention::{Description, Partial, Rows};
 use kernels::Kernels;
 
-use super::{Cut, Seen, Summary};
+use super::{Cut, Frontier, Seen, Summary};
 
-/// What one query head knows of the groups of a span.
+/// What one query head knows of a span.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Means<'a> {
     pub summary: &'a Summary,
     pub cut: &'a Cut,
-    /// q . mean: [groups].
-    pub scores: &'a [f32],
+    pub frontier: &'a Frontier,
     /// Logits per squared spread that are added to the mean's.
     pub lift: f32,
     pub seen: &'a Seen,
@@ -35,9 +34,13 @@ pub(crate) struct Taken {
 /// Working memory of [`Remainder::estimate`] and [`Remainder::log_mass`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remainder {
-    /// Logits, then masses, then masses per member of the groups.
+    /// Logits, then masses, then masses per member: [slots].
     mass: Vec<f32>,
-    /// Selected members of each group: [groups], all 0 between calls.
+    /// Visible members that the slot stands for: [slots].
+    counts: Vec<u32>,
+    /// [slots].
+    spreads: Vec<f32>,
+    /// Selected members: [slots].
     taken: Vec<u32>,
     weights: Vec<f32>,
     acc: Vec<f32>,
@@ -52,38 +55,53 @@ impl Remainder {
         selected: &[Taken],
         values: &Rows<'_>,
     ) -> Partial {
-        let (summary, cut) = (means.summary, means.cut);
-        let dim = summary.value_dim;
+        let dim = means.summary.value_dim();
         let mut out = Partial::neutral(dim);
         let m = self.weigh((k, d), means, selected);
         let total = sum(&self.mass);
         if total > 0.0 {
-            // From the mass of a group to that of a member.
-            for ((mass, &count), &taken) in self.mass.iter_mut().zip(&cut.counts).zip(&self.taken) {
+            // From the mass of a slot to that of a member.
+            for ((mass, &count), &taken) in self.mass.iter_mut().zip(&self.counts).zip(&self.taken) {
                 let left = difference(count, taken);
                 *mass = if left > 0.0 { *mass / left } else { 0.0 };
             }
-            self.acc.clear();
-            self.acc.resize(dim, 0.0);
-            for (group, sum) in cut.changed() {
-                k.axpy_f32(self.mass[group], sum, &mut self.acc);
-            }
-            let whole = |(group, &mass): (usize, &f32)| {
-                let size = summary.size(group);
-                if cut.counts[group] == size { mass * size as f32 } else { 0.0 }
-            };
-            self.weights.clear();
-            self.weights.extend(self.mass.iter().enumerate().map(whole));
-            k.axpy_rows(&self.weights, dim, &summary.value_means, &mut self.acc);
-            self.weights.clear();
-            self.weights.extend(selected.iter().map(|t| -self.mass[summary.group_of(t.token as usize)]));
-            let rows = selected.iter().map(|t| values.row(t.token as usize));
-            k.axpy_gather(&self.weights, dim, rows, &mut self.acc);
+            self.sum_values(k, means, selected, values);
             (out.m, out.l_est) = (m, total as f32);
             out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / total) as f32);
         }
-        self.clear(summary, selected);
         out
+    }
+
+    /// Sums the values of all visible members that are not in `selected`, weighted with the mass per member.
+    fn sum_values(&mut self, k: &Kernels, means: &Means<'_>, selected: &[Taken], values: &Rows<'_>) {
+        let Means { summary, cut, frontier, .. } = *means;
+        let dim = summary.value_dim();
+        let (mass, acc) = (&self.mass, &mut self.acc);
+        acc.clear();
+        acc.resize(dim, 0.0);
+        for (cell, sum) in cut.cells.changed().filter(|&(cell, _)| !frontier.is_open(cell)) {
+            k.axpy_f32(mass[cell], sum, acc);
+        }
+        for (group, sum) in
+            cut.groups.changed().filter(|&(group, _)| frontier.is_open(summary.cell_of(group)))
+        {
+            k.axpy_f32(mass[frontier.slot(summary, group)], sum, acc);
+        }
+        let whole =
+            |slot: usize, size: u32| if self.counts[slot] == size { mass[slot] * size as f32 } else { 0.0 };
+        let weights = &mut self.weights;
+        weights.clear();
+        weights.extend((0..summary.cells()).map(|cell| whole(cell, summary.cell_size(cell))));
+        k.axpy_rows(weights, dim, summary.cells.value_means(0..summary.cells()), acc);
+        for (slots, groups) in frontier.runs(summary) {
+            weights.clear();
+            weights.extend(slots.zip(groups.clone()).map(|(slot, group)| whole(slot, summary.size(group))));
+            k.axpy_rows(weights, dim, summary.groups.value_means(groups), acc);
+        }
+        let slot = |t: &Taken| frontier.slot(summary, summary.group_of(t.token as usize));
+        weights.clear();
+        weights.extend(selected.iter().map(|t| -mass[slot(t)]));
+        k.axpy_gather(weights, dim, selected.iter().map(|t| values.row(t.token as usize)), acc);
     }
 
     /// Log of the estimated mass of all visible members; -inf when there are none.
@@ -93,22 +111,24 @@ impl Remainder {
         if total > 0.0 { f64::from(m) + total.ln() } else { f64::NEG_INFINITY }
     }
 
-    /// Fills `mass` with the mass of each group that is neither hidden nor selected, relative to the returned maximum, and
-    /// `taken`.
+    /// Fills `mass` with the mass of each slot that is neither hidden nor selected, relative to the returned maximum, and
+    /// `counts` and `taken`.
     fn weigh(&mut self, (k, d): (&Kernels, &Description), means: &Means<'_>, selected: &[Taken]) -> f32 {
-        let Means { summary, cut, scores, lift, seen } = *means;
-        self.taken.resize(summary.groups().max(self.taken.len()), 0);
+        let Means { summary, lift, seen, frontier, .. } = *means;
+        self.describe(means);
+        let slot = |t: &Taken| frontier.slot(summary, summary.group_of(t.token as usize));
+        self.taken.clear();
+        self.taken.resize(frontier.slots(), 0);
         for t in selected {
-            self.taken[summary.group_of(t.token as usize)] += 1;
+            self.taken[slot(t)] += 1;
         }
-        // What is known of a group: the members that were seen, else those that were selected.
+        // What is known of a slot: the members that were seen, else those that were selected.
         let known = if seen.noted { &seen.count } else { &self.taken };
         self.mass.clear();
-        self.mass.extend_from_slice(scores);
+        self.mass.extend_from_slice(frontier.scores());
         d.logits(&mut self.mass);
-        let others = cut.counts.iter().zip(known);
-        for ((z, &spread), (&count, &known)) in self.mass.iter_mut().zip(&summary.spreads).zip(others.clone())
-        {
+        let others = self.counts.iter().zip(known);
+        for ((z, &spread), (&count, &known)) in self.mass.iter_mut().zip(&self.spreads).zip(others.clone()) {
             let lifted = *z + lift * spread * spread;
             *z = if difference(count, known) > 0.0 { lifted } else { f32::NEG_INFINITY };
         }
@@ -127,21 +147,30 @@ impl Remainder {
             self.weights.extend(selected.iter().map(|t| d.logit(t.seen)));
             k.exp_sum(&mut self.weights, seen.m);
             for (t, w) in selected.iter().zip(&self.weights) {
-                self.mass[summary.group_of(t.token as usize)] -= factor * w;
+                self.mass[slot(t)] -= factor * w;
             }
-            // A difference of sums: nothing is left of a group that was selected as a whole, and never less.
-            for t in selected {
-                let group = summary.group_of(t.token as usize);
-                let left = cut.counts[group] > self.taken[group];
-                self.mass[group] = if left { self.mass[group].max(0.0) } else { 0.0 };
+            // A difference of sums: nothing is left of a slot that was selected as a whole, and never less.
+            for slot in selected.iter().map(slot) {
+                let left = self.counts[slot] > self.taken[slot];
+                self.mass[slot] = if left { self.mass[slot].max(0.0) } else { 0.0 };
             }
         }
         m
     }
 
-    fn clear(&mut self, summary: &Summary, selected: &[Taken]) {
-        for t in selected {
-            self.taken[summary.group_of(t.token as usize)] = 0;
+    /// Fills `counts` and `spreads`; nothing is left for the slot of an opened cell.
+    fn describe(&mut self, means: &Means<'_>) {
+        let Means { summary, cut, frontier, .. } = *means;
+        self.counts.clear();
+        self.counts.extend_from_slice(&cut.cells.counts);
+        self.spreads.clear();
+        self.spreads.extend_from_slice(summary.cells.spreads());
+        for &cell in frontier.opened() {
+            self.counts[cell as usize] = 0;
+        }
+        for (_, groups) in frontier.runs(summary) {
+            self.counts.extend_from_slice(&cut.groups.counts[groups.clone()]);
+            self.spreads.extend_from_slice(&summary.groups.spreads()[groups]);
         }
     }
 }

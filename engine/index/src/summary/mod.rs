@@ -1,12 +1,17 @@
-//! The coarse sketch of a span: group means of keys and of values, with counts.
+//! The coarse sketch of a span in two levels: groups of some sixteen keys and cells of some sixteen groups, each with the
+//! means of its keys and of its values.
 //!
-//! One scan of the means serves three ends: entry points of the walk, the groups that a summary scan reads, and the
-//! estimate of the remainder. Groups never cross a segment, so a visible end cuts the groups of one segment only.
+//! One scan of the cells, and of the groups of the best cells (`frontier`), serves three ends: entry points of the walk,
+//! the groups whose keys a summary scan reads, and the estimate of the remainder, for which far cells count as a whole.
+//! Groups and cells never cross a segment, so a visible end cuts those of one segment only.
 
 mod cluster;
 mod codes;
 mod cut;
 mod estimate;
+mod frontier;
+mod level;
+mod reader;
 mod seen;
 
 use std::ops::Range;
@@ -16,85 +21,136 @@ use half::f16;
 use kernels::Kernels;
 use rayon::prelude::*;
 
-pub(crate) use codes::{CodedQuery, Codes};
+pub(crate) use codes::Codes;
 pub(crate) use cut::Cut;
 pub(crate) use estimate::{Means, Remainder, Taken};
+pub(crate) use frontier::Frontier;
+pub(crate) use level::Level;
+pub(crate) use reader::{Family, Plan, Reader};
 pub(crate) use seen::Seen;
+
+use level::{Described, describe};
 
 /// Tokens that are clustered together.
 pub(crate) const SEGMENT: usize = 16_384;
 
-/// Groups larger than this many times the aim are divided, so that no group dominates a scan.
+/// Groups per cell.
+const PER_CELL: usize = 16;
+
+/// Groups and cells larger than this many times the aim are divided, so that none dominates a scan.
 const OVERSIZE: usize = 4;
 
-/// The groups of a span, in segment order.
+/// The groups and cells of a span, in segment order; those of a cell lie together.
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
+    pub groups: Level,
+    pub cells: Level,
     dim: usize,
     value_dim: usize,
-    /// [groups, dim], the exact mean rounded once.
-    means: Vec<f16>,
-    /// Root mean square of a key's deviation from its mean along one direction: [groups].
-    spreads: Vec<f32>,
-    /// Means of the values: [groups, value_dim].
-    value_means: Vec<f16>,
+    /// Means of the keys: [cells, dim].
+    cell_means: Vec<f16>,
+    /// The same of the groups, as deviations from those of their cells.
+    group_means: Codes,
     /// The group of each token: [tokens].
     group_of: Vec<u32>,
+    /// The cell of each group: [groups].
+    cell_of: Vec<u32>,
     /// Where each group's members begin in `members`: [groups + 1].
     first: Vec<u32>,
     /// Token ids by group, in each group from the nearest to the mean outwards.
     members: Vec<u32>,
-    /// The first group of each segment, and the number of groups.
-    segments: Vec<u32>,
+    /// The first group of each cell: [cells + 1].
+    first_group: Vec<u32>,
+    /// The first cell of each segment: [segments + 1].
+    first_cell: Vec<u32>,
 }
+
+/// Tokens that were clustered together, and their cells.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub cells: Range<usize>,
+    pub tokens: Range<usize>,
+}
+
+impl Segment {
+    /// What of its tokens lies within `visible`.
+    pub fn seen(&self, visible: &Range<usize>) -> Range<usize> {
+        self.tokens.start.max(visible.start)..self.tokens.end.min(visible.end)
+    }
+}
+
+/// A cell on the way: its description and that of its groups.
+type Cell = (Described, Vec<Described>);
 
 impl Summary {
     /// Clusters the keys of every segment. Deterministic, whatever the number of threads.
     pub fn build(k: &Kernels, keys: &Rows<'_>, values: &Rows<'_>, keys_per_mean: usize) -> Summary {
         let tokens = keys.len();
         let starts: Vec<usize> = (0..tokens).step_by(SEGMENT).collect();
-        let most = OVERSIZE * keys_per_mean.max(1);
-        let parts: Vec<Vec<Vec<u32>>> = starts
+        let segments: Vec<Vec<Cell>> = starts
             .par_iter()
-            .map(|&start| {
-                let range = start..(start + SEGMENT).min(tokens);
-                let groups = cluster::segment(k, keys, range, keys_per_mean);
-                groups
-                    .iter()
-                    .flat_map(|g| g.chunks(g.len().div_ceil(g.len().div_ceil(most)).max(1)))
-                    .map(<[u32]>::to_vec)
-                    .collect()
-            })
+            .map(|&start| segment(k, keys, values, start..(start + SEGMENT).min(tokens), keys_per_mean))
             .collect();
-        let mut segments = vec![0];
-        for part in &parts {
-            segments.push(segments[segments.len() - 1] + part.len() as u32);
-        }
-        let groups: Vec<Vec<u32>> = parts.into_iter().flatten().collect();
-        let built: Vec<Group> =
-            groups.into_par_iter().map(|members| describe(k, keys, values, members)).collect();
+        let (dim, value_dim) = (keys.dim(), values.dim());
         let mut summary = Summary {
-            dim: keys.dim(),
-            value_dim: values.dim(),
-            means: Vec::with_capacity(built.len() * keys.dim()),
-            spreads: Vec::with_capacity(built.len()),
-            value_means: Vec::with_capacity(built.len() * values.dim()),
+            groups: Level::new(value_dim),
+            cells: Level::new(value_dim),
+            dim,
+            value_dim,
+            cell_means: Vec::new(),
+            group_means: Codes::new(0, dim, |_, _| ()),
             group_of: vec![0; tokens],
+            cell_of: Vec::new(),
             first: vec![0],
             members: Vec::with_capacity(tokens),
-            segments,
+            first_group: vec![0],
+            first_cell: vec![0],
         };
-        for (group, Group { mean, spread, value_mean, members }) in built.into_iter().enumerate() {
-            summary.means.extend_from_slice(&mean);
-            summary.spreads.push(spread);
-            summary.value_means.extend_from_slice(&value_mean);
-            for &token in &members {
-                summary.group_of[token as usize] = group as u32;
+        let mut means = Vec::new();
+        for cells in segments {
+            for (cell, groups) in cells {
+                for group in groups {
+                    summary.push(&group);
+                    means.extend_from_slice(&group.mean);
+                }
+                summary.cells.push(&cell);
+                summary.cell_means.extend_from_slice(&cell.mean);
+                summary.first_group.push(summary.groups() as u32);
             }
-            summary.members.extend_from_slice(&members);
-            summary.first.push(summary.members.len() as u32);
+            summary.first_cell.push(summary.cells() as u32);
         }
+        summary.group_means = Codes::new(summary.groups(), dim, |group, out| {
+            k.f16_to_f32(&means[group * dim..][..dim], out);
+            let cell = summary.cell_mean(summary.cell_of(group));
+            out.iter_mut().zip(cell).for_each(|(x, m)| *x -= m.to_f32());
+        });
         summary
+    }
+
+    /// The keys as codes, in group order.
+    pub fn code(&self, k: &Kernels, keys: &Rows<'_>) -> Codes {
+        let dim = self.dim;
+        let mut means = vec![0f32; self.groups() * dim];
+        means.par_chunks_mut(dim).enumerate().for_each(|(group, mean)| {
+            k.f16_to_f32(self.cell_mean(self.cell_of(group)), mean);
+            self.group_means.add_decoded(group, mean);
+        });
+        Codes::new(self.tokens(), dim, |place, out| {
+            let id = self.members[place] as usize;
+            k.f16_to_f32(keys.row(id), out);
+            out.iter_mut().zip(&means[self.group_of(id) * dim..]).for_each(|(x, m)| *x -= m);
+        })
+    }
+
+    /// Adds a group of the cell that comes next.
+    fn push(&mut self, group: &Described) {
+        for &token in &group.members {
+            self.group_of[token as usize] = self.groups() as u32;
+        }
+        self.groups.push(group);
+        self.cell_of.push(self.cells() as u32);
+        self.members.extend_from_slice(&group.members);
+        self.first.push(self.members.len() as u32);
     }
 
     /// The number of tokens.
@@ -102,14 +158,44 @@ impl Summary {
         self.group_of.len()
     }
 
+    /// Elements of a value.
+    pub fn value_dim(&self) -> usize {
+        self.value_dim
+    }
+
     /// The number of groups.
     pub fn groups(&self) -> usize {
-        self.first.len() - 1
+        self.groups.len()
+    }
+
+    /// The number of cells.
+    pub fn cells(&self) -> usize {
+        self.cells.len()
     }
 
     /// The tokens of a group, nearest to its mean first.
     pub fn members(&self, group: usize) -> &[u32] {
-        &self.members[self.first[group] as usize..self.first[group + 1] as usize]
+        &self.members[self.places(group..group + 1)]
+    }
+
+    /// The tokens of a cell, group after group.
+    pub fn cell_members(&self, cell: usize) -> &[u32] {
+        &self.members[self.places(self.groups_of(cell))]
+    }
+
+    /// Where the members of groups that follow each other lie in group order.
+    fn places(&self, groups: Range<usize>) -> Range<usize> {
+        self.first[groups.start] as usize..self.first[groups.end] as usize
+    }
+
+    /// Where the members of a group lie in group order.
+    pub fn places_of(&self, group: u32) -> Range<u32> {
+        self.first[group as usize]..self.first[group as usize + 1]
+    }
+
+    /// The token at a place in group order.
+    pub fn tokens_at(&self, places: Range<u32>) -> &[u32] {
+        &self.members[places.start as usize..places.end as usize]
     }
 
     /// The number of members of a group.
@@ -117,11 +203,27 @@ impl Summary {
         self.first[group + 1] - self.first[group]
     }
 
-    /// The groups of every segment with its tokens.
-    pub fn segments(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    /// The number of keys of a cell.
+    pub fn cell_size(&self, cell: usize) -> u32 {
+        self.places(self.groups_of(cell)).len() as u32
+    }
+
+    /// The groups of a cell.
+    pub fn groups_of(&self, cell: usize) -> Range<usize> {
+        self.first_group[cell] as usize..self.first_group[cell + 1] as usize
+    }
+
+    /// The cell of a group.
+    pub fn cell_of(&self, group: usize) -> usize {
+        self.cell_of[group] as usize
+    }
+
+    /// The segments in order.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> {
         let tokens = self.tokens();
-        self.segments.windows(2).enumerate().map(move |(s, groups)| {
-            (groups[0] as usize..groups[1] as usize, s * SEGMENT..((s + 1) * SEGMENT).min(tokens))
+        self.first_cell.windows(2).enumerate().map(move |(s, cells)| Segment {
+            cells: cells[0] as usize..cells[1] as usize,
+            tokens: s * SEGMENT..((s + 1) * SEGMENT).min(tokens),
         })
     }
 
@@ -130,62 +232,63 @@ impl Summary {
         self.group_of[token] as usize
     }
 
-    /// The mean of a group's keys.
-    pub fn mean(&self, group: usize) -> &[f16] {
-        &self.means[group * self.dim..(group + 1) * self.dim]
+    /// The mean of the keys of a cell.
+    pub fn cell_mean(&self, cell: usize) -> &[f16] {
+        &self.cell_means[cell * self.dim..(cell + 1) * self.dim]
     }
 
-    /// q . mean for g query rows: `out` is [g, groups].
-    pub fn scores(&self, k: &Kernels, q: &[f32], out: &mut [f32]) {
-        k.dot_rows(q, self.dim, &self.means, out);
+    /// q . mean of every cell for g query rows: `out` is [g, cells].
+    pub fn cell_scores(&self, k: &Kernels, q: &[f32], out: &mut [f32]) {
+        k.dot_rows(q, self.dim, &self.cell_means, out);
     }
 
-    /// A product with q that a member of a group rarely exceeds: `factor` spreads above the mean's, for each group.
-    pub fn bounds(&self, q: &[f32], scores: &[f32], factor: f32, out: &mut Vec<f32>) {
-        let reach = factor * q.iter().map(|x| x * x).sum::<f32>().sqrt();
-        out.clear();
-        out.extend(scores.iter().zip(&self.spreads).map(|(s, spread)| s + reach * spread));
+    /// The means of the keys of all groups, children of their cells.
+    pub fn group_means(&self) -> &Codes {
+        &self.group_means
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        2 * (self.means.len() + self.value_means.len())
-            + 4 * (self.spreads.len()
-                + self.group_of.len()
-                + self.first.len()
-                + self.members.len()
-                + self.segments.len())
+        let lists =
+            [&self.group_of, &self.cell_of, &self.first, &self.members, &self.first_group, &self.first_cell];
+        self.groups.bytes()
+            + self.cells.bytes()
+            + 2 * self.cell_means.len()
+            + self.group_means.bytes()
+            + 4 * lists.iter().map(|l| l.len()).sum::<usize>()
     }
 }
 
-struct Group {
-    mean: Vec<f16>,
-    spread: f32,
-    value_mean: Vec<f16>,
-    members: Vec<u32>,
+/// The cells of one segment.
+fn segment(
+    k: &Kernels,
+    keys: &Rows<'_>,
+    values: &Rows<'_>,
+    tokens: Range<usize>,
+    keys_per_mean: usize,
+) -> Vec<Cell> {
+    let dim = keys.dim();
+    let groups = cluster::groups(k, keys, tokens, keys_per_mean);
+    let mut groups: Vec<Option<Described>> = divided(&groups, OVERSIZE * keys_per_mean.max(1))
+        .map(|members| Some(describe(k, keys, values, members)))
+        .collect();
+    let mut means = vec![0f32; groups.len() * dim];
+    for (row, group) in means.chunks_mut(dim).zip(groups.iter().flatten()) {
+        k.f16_to_f32(&group.mean, row);
+    }
+    let cells = cluster::cells(k, means, dim, PER_CELL);
+    divided(&cells, OVERSIZE * PER_CELL)
+        .map(|cell| {
+            let inside: Vec<Described> = cell.iter().filter_map(|&g| groups[g as usize].take()).collect();
+            let members: Vec<u32> = inside.iter().flat_map(|g| g.members.iter().copied()).collect();
+            (describe(k, keys, values, &members), inside)
+        })
+        .collect()
 }
 
-/// A group with its members from the nearest to the mean outwards (ties: the lower id).
-fn describe(k: &Kernels, keys: &Rows<'_>, values: &Rows<'_>, members: Vec<u32>) -> Group {
-    // f64 sums of f16 are exact, so the mean of equal keys is that key to the bit.
-    let mut sum = vec![0f64; keys.dim()];
-    let mut value_sum = vec![0f64; values.dim()];
-    for &token in &members {
-        add(&mut sum, keys.row(token as usize));
-        add(&mut value_sum, values.row(token as usize));
-    }
-    let per_member = |sum: &Vec<f64>| sum.iter().map(|s| f16::from_f64(s / members.len() as f64)).collect();
-    let (mean, value_mean): (Vec<f16>, Vec<f16>) = (per_member(&sum), per_member(&value_sum));
-    let mut order: Vec<(f32, u32)> =
-        members.iter().map(|&t| (k.l2_sq_f16(&mean, keys.row(t as usize)), t)).collect();
-    order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let square: f32 = order.iter().map(|o| o.0).sum();
-    Group {
-        mean,
-        spread: (square / (members.len() * keys.dim()) as f32).sqrt(),
-        value_mean,
-        members: order.into_iter().map(|o| o.1).collect(),
-    }
+/// Sets of at most `most` members, each of nearly equal size with those it was divided from.
+fn divided(sets: &[Vec<u32>], most: usize) -> impl Iterator<Item = &[u32]> {
+    sets.iter().flat_map(move |set| set.chunks(set.len().div_ceil(set.len().div_ceil(most)).max(1)))
 }
 
 fn add(sum: &mut [f64], row: &[f16]) {

@@ -1,4 +1,4 @@
-//! What a search saw of each group on its way.
+//! What a search saw of each slot of its frontier on its way.
 //!
 //! The keys that a search scores but does not select are worth as much to the estimate of the remainder as the means:
 //! their own mass is known, and a group that was seen as a whole is estimated by its values alone.
@@ -6,18 +6,18 @@
 use attention::Description;
 use kernels::Kernels;
 
-use super::Summary;
+use super::{Frontier, Summary};
 
-/// Scored keys and their mass, by group, of one query head in one span.
+/// Scored keys and their mass, by slot, of one query head in one span.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// Whether anything was noted; nothing below counts otherwise.
     pub noted: bool,
     /// The largest logit; masses are relative to it.
     pub m: f32,
-    /// Scored visible keys: [groups].
+    /// Scored visible keys: [slots].
     pub count: Vec<u32>,
-    /// Their sum of exp(z - m): [groups].
+    /// Their sum of exp(z - m): [slots].
     pub mass: Vec<f32>,
     weights: Vec<f32>,
 }
@@ -31,48 +31,47 @@ impl Seen {
     /// Notes scored keys, each once between two calls of [`Seen::clear`]; hidden ones have the score -inf.
     pub fn note(
         &mut self,
-        (k, d): (&Kernels, &Description),
-        summary: &Summary,
+        numbers: (&Kernels, &Description),
+        (summary, frontier): (&Summary, &Frontier),
         (ids, scores): (impl Iterator<Item = u32>, &[f32]),
     ) {
-        self.weigh((k, d), summary, scores);
+        self.weigh(numbers, frontier, scores);
         for ((id, &w), &score) in ids.zip(&self.weights).zip(scores) {
-            let group = summary.group_of(id as usize);
-            self.mass[group] += w;
-            self.count[group] += u32::from(score > f32::NEG_INFINITY);
+            let slot = frontier.slot(summary, summary.group_of(id as usize));
+            self.mass[slot] += w;
+            self.count[slot] += u32::from(score > f32::NEG_INFINITY);
         }
     }
 
-    /// As [`Seen::note`], for all members of `groups`, group after group.
+    /// As [`Seen::note`], for all members of the groups of `slots`, group after group.
     pub fn note_groups(
         &mut self,
         numbers: (&Kernels, &Description),
-        summary: &Summary,
-        groups: &[u32],
+        (summary, frontier): (&Summary, &Frontier),
+        slots: &[u32],
         scores: &[f32],
     ) {
-        self.weigh(numbers, summary, scores);
+        self.weigh(numbers, frontier, scores);
         let (mut scores, mut weights) = (scores, &self.weights[..]);
-        for &group in groups {
-            let group = group as usize;
-            let size = summary.size(group) as usize;
+        for slot in slots.iter().map(|&slot| slot as usize) {
+            let size = summary.size(frontier.group(slot) as usize) as usize;
             let (now, w);
             (now, scores) = scores.split_at(size);
             (w, weights) = weights.split_at(size);
-            self.mass[group] += sum(w);
-            self.count[group] += now.iter().map(|&s| u32::from(s > f32::NEG_INFINITY)).sum::<u32>();
+            self.mass[slot] += sum(w);
+            self.count[slot] += now.iter().map(|&s| u32::from(s > f32::NEG_INFINITY)).sum::<u32>();
         }
     }
 
     /// The weights of `scores`, relative to the largest logit so far.
-    fn weigh(&mut self, (k, d): (&Kernels, &Description), summary: &Summary, scores: &[f32]) {
+    fn weigh(&mut self, (k, d): (&Kernels, &Description), frontier: &Frontier, scores: &[f32]) {
         if !self.noted {
             self.noted = true;
             self.m = f32::NEG_INFINITY;
             self.count.clear();
-            self.count.resize(summary.groups(), 0);
+            self.count.resize(frontier.slots(), 0);
             self.mass.clear();
-            self.mass.resize(summary.groups(), 0.0);
+            self.mass.resize(frontier.slots(), 0.0);
         }
         self.weights.clear();
         self.weights.extend_from_slice(scores);

@@ -174,26 +174,26 @@ pub(crate) struct I32x8(__m256i);
 // SAFETY for every block below: the trait's contract.
 impl CodeSums for I32x8 {
     const ROWS: usize = 8;
-    type Pairs = __m256i;
 
     #[inline(always)]
-    unsafe fn zero() -> Self {
+    unsafe fn splat(x: i32) -> Self {
         // SAFETY: see the impl.
-        unsafe { Self(_mm256_setzero_si256()) }
+        unsafe { Self(_mm256_set1_epi32(x)) }
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8) -> __m256i {
-        // SAFETY: see the impl; 16 codes are read.
-        unsafe { _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast())) }
+    unsafe fn mul_add(self, codes: *const u8, q: i32) -> Self {
+        // SAFETY: see the impl; 32 codes are read.
+        unsafe {
+            let pairs = _mm256_maddubs_epi16(_mm256_loadu_si256(codes.cast()), _mm256_set1_epi32(q));
+            Self(_mm256_add_epi32(self.0, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))))
+        }
     }
     #[inline(always)]
-    unsafe fn mul_add(self, pairs: __m256i, q: i32) -> Self {
+    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32) {
         // SAFETY: see the impl.
-        unsafe { Self(_mm256_add_epi32(self.0, _mm256_madd_epi16(pairs, _mm256_set1_epi32(q)))) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
-        // SAFETY: see the impl.
-        unsafe { _mm256_storeu_si256(p.cast(), self.0) }
+        unsafe {
+            let scales = _mm256_mul_ps(_mm256_set1_ps(step), _mm256_loadu_ps(scales.cast()));
+            _mm256_storeu_ps(p, _mm256_mul_ps(_mm256_cvtepi32_ps(self.0), scales));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! AVX-512 (F, BW, VL, DQ): sixteen lanes.
+//! AVX-512 (F, BW, VL, DQ, VNNI): sixteen lanes.
 
 use std::arch::x86_64::*;
 
@@ -10,7 +10,7 @@ use crate::vector::{CodeSums, Vector};
 #[derive(Clone, Copy)]
 pub(crate) struct F32x16(__m512);
 
-crate::arch::stamp!(F32x16, Isa::Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq");
+crate::arch::stamp!(F32x16, Isa::Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 
 /// The mask of the first `len` lanes, `len < 16`.
 #[inline(always)]
@@ -22,7 +22,7 @@ fn first(len: usize) -> __mmask16 {
 impl Vector for F32x16 {
     const LANES: usize = 16;
     const WIDE: bool = true;
-    type Codes = I32x16;
+    type Codes = I32x8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -158,32 +158,30 @@ impl Vector for F32x16 {
     }
 }
 
+/// Half of a register: a block has eight rows.
 #[derive(Clone, Copy)]
-pub(crate) struct I32x16(__m512i);
+pub(crate) struct I32x8(__m256i);
 
 // SAFETY for every block below: the trait's contract.
-impl CodeSums for I32x16 {
-    const ROWS: usize = 16;
-    type Pairs = __m512i;
+impl CodeSums for I32x8 {
+    const ROWS: usize = 8;
 
     #[inline(always)]
-    unsafe fn zero() -> Self {
+    unsafe fn splat(x: i32) -> Self {
         // SAFETY: see the impl.
-        unsafe { Self(_mm512_setzero_si512()) }
+        unsafe { Self(_mm256_set1_epi32(x)) }
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8) -> __m512i {
+    unsafe fn mul_add(self, codes: *const u8, q: i32) -> Self {
         // SAFETY: see the impl; 32 codes are read.
-        unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())) }
+        unsafe { Self(_mm256_dpbusd_epi32(self.0, _mm256_loadu_si256(codes.cast()), _mm256_set1_epi32(q))) }
     }
     #[inline(always)]
-    unsafe fn mul_add(self, pairs: __m512i, q: i32) -> Self {
+    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32) {
         // SAFETY: see the impl.
-        unsafe { Self(_mm512_add_epi32(self.0, _mm512_madd_epi16(pairs, _mm512_set1_epi32(q)))) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
-        // SAFETY: see the impl.
-        unsafe { _mm512_storeu_si512(p.cast(), self.0) }
+        unsafe {
+            let scales = _mm256_mul_ps(_mm256_set1_ps(step), _mm256_loadu_ps(scales.cast()));
+            _mm256_storeu_ps(p, _mm256_mul_ps(_mm256_cvtepi32_ps(self.0), scales));
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) fn has_avx2() -> bool {
     false
 }
 
-/// AVX-512 F, BW, VL and DQ are present, beside all of AVX2.
+/// AVX-512 F, BW, VL, DQ and VNNI are present, beside all of AVX2.
 pub(crate) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -28,6 +28,7 @@ pub(crate) fn has_avx512() -> bool {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni")
     }
     #[cfg(not(target_arch = "x86_64"))]
     false
@@ -58,7 +59,7 @@ macro_rules! stamp {
             dot_rows(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]);
             dot_pointers(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize);
             dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]);
-            dot_codes(q: &[i16], pairs: usize, codes: &[i8], out: &mut [i32]);
+            dot_codes(queries: &[$crate::vector::CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]);
             dot_f16(a: &[f16], b: &[f16]) -> f32;
             l2_sq_f16(a: &[f16], b: &[f16]) -> f32;
             axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]);

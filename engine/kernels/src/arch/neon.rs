@@ -151,37 +151,35 @@ impl Vector for F32x4 {
     }
 }
 
-/// Products of the first and of the second half of eight codes, each lane on its own; pairs are added at the end.
 #[derive(Clone, Copy)]
-pub(crate) struct I32x4(int32x4_t, int32x4_t);
+pub(crate) struct I32x4(int32x4_t);
 
 // SAFETY for every block below: the trait's contract.
 impl CodeSums for I32x4 {
     const ROWS: usize = 4;
-    type Pairs = int16x8_t;
 
     #[inline(always)]
-    unsafe fn zero() -> Self {
+    unsafe fn splat(x: i32) -> Self {
         // SAFETY: see the impl.
-        unsafe { Self(vdupq_n_s32(0), vdupq_n_s32(0)) }
+        unsafe { Self(vdupq_n_s32(x)) }
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8) -> int16x8_t {
-        // SAFETY: see the impl; 8 codes are read.
-        unsafe { vmovl_s8(vld1_s8(p)) }
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, pairs: int16x8_t, q: i32) -> Self {
-        // SAFETY: see the impl.
+    unsafe fn mul_add(self, codes: *const u8, q: i32) -> Self {
+        // SAFETY: see the impl; 16 codes are read, which fit signed bytes.
         unsafe {
-            let q = vreinterpretq_s16_s32(vdupq_n_s32(q));
-            let first = vmlal_s16(self.0, vget_low_s16(pairs), vget_low_s16(q));
-            Self(first, vmlal_high_s16(self.1, pairs, q))
+            let codes = vreinterpretq_s8_u8(vld1q_u8(codes));
+            let q = vreinterpretq_s8_s32(vdupq_n_s32(q));
+            let first = vpaddlq_s16(vmull_s8(vget_low_s8(codes), vget_low_s8(q)));
+            let second = vpaddlq_s16(vmull_high_s8(codes, q));
+            Self(vaddq_s32(self.0, vpaddq_s32(first, second)))
         }
     }
     #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
+    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32) {
         // SAFETY: see the impl.
-        unsafe { vst1q_s32(p, vpaddq_s32(self.0, self.1)) }
+        unsafe {
+            let scales = vmulq_n_f32(vreinterpretq_f32_u8(vld1q_u8(scales)), step);
+            vst1q_f32(p, vmulq_f32(vcvtq_f32_s32(self.0), scales));
+        }
     }
 }
