@@ -1,0 +1,124 @@
+//! Merges in the background: copy, index, swap. Until the swap the parts answer; what goes wrong leaves them as they are.
+
+use crate::admission::{Kind, Short};
+use crate::recipe::{Failure, Recipe};
+use crate::session::Session;
+use crate::session::extent::{self, SealedRows};
+use crate::session::merge::Part;
+use crate::session::samples::{self, Samples};
+use crate::session::span::{Queries, Span};
+use crate::telemetry::Metrics;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use wire::names;
+
+/// A merge that a seal has planned.
+pub struct Merge {
+    /// Whose; gone when it was closed.
+    pub session: Weak<Session>,
+    /// Of the span to make.
+    pub version: u64,
+}
+
+/// How a merge that made nothing ended.
+enum Void {
+    /// The session, or a part of the run, is gone, or a larger merge is planned.
+    Cancelled,
+    /// No memory.
+    Refused(String),
+    /// The index could not be built.
+    Failed(String),
+}
+
+/// Runs one merge and counts how it ended.
+pub fn run(pool: &rayon::ThreadPool, merge: &Merge, recipe: &Recipe, metrics: &Metrics) {
+    let (layer, kv_head) = recipe.at;
+    let _span = tracing::debug_span!(names::SPAN_MERGE, layer, kv_head, version = merge.version).entered();
+    let started = Instant::now();
+    let ended = try_merge(pool, merge, recipe, metrics);
+    let void = match ended {
+        Ok((spans, tokens)) => {
+            let took = started.elapsed();
+            tracing::debug!(spans, tokens, took_ms = took.as_millis(), "spans merged");
+            metrics.merges_ok.increment(1);
+            metrics.merge_seconds.record(took.as_secs_f64());
+            return;
+        }
+        Err(void) => void,
+    };
+    if let Some(session) = merge.session.upgrade()
+        && let Ok(head) = session.head(layer, kv_head)
+    {
+        head.unplan(merge.version);
+    }
+    match void {
+        Void::Cancelled => metrics.merges_cancelled.increment(1),
+        Void::Refused(reason) => {
+            tracing::debug!(reason, "no memory to merge spans; they stay as they are");
+            metrics.merges_refused.increment(1);
+        }
+        Void::Failed(reason) => {
+            tracing::warn!(reason, "spans do not merge; they stay as they are");
+            metrics.merges_failed.increment(1);
+        }
+    }
+}
+
+/// Returns how many spans became one of how many tokens.
+fn try_merge(
+    pool: &rayon::ThreadPool,
+    merge: &Merge,
+    recipe: &Recipe,
+    metrics: &Metrics,
+) -> Result<(usize, u64), Void> {
+    // The session is not held across the build: closing it must return its memory.
+    let parts = parts(merge, recipe)?;
+    let [(first, _), (_, _), ..] = &parts[..] else { return Err(Void::Cancelled) };
+    let begin = first.begin;
+    let rows = copy(&parts, recipe).map_err(Void::refused)?;
+    let queries = queries(&parts, recipe).map_err(Void::refused)?;
+    let queries = Queries { own: Some(queries), ..Queries::default() };
+    let (indexed, kept) = recipe.build(pool, &rows, (begin, queries), metrics).map_err(|f| match f {
+        Failure::Memory(reason) => Void::Refused(reason),
+        Failure::Build(reason) => Void::Failed(reason),
+    })?;
+    let merged = Arc::new(Span::merged(begin, merge.version, rows, kept, indexed));
+    let tokens = merged.len();
+    let session = merge.session.upgrade().ok_or(Void::Cancelled)?;
+    let head = session.head(recipe.at.0, recipe.at.1).map_err(|_| Void::Cancelled)?;
+    if head.replace(&parts, merged) { Ok((parts.len(), tokens)) } else { Err(Void::Cancelled) }
+}
+
+impl Void {
+    fn refused(short: Short) -> Self {
+        Void::Refused(short.status("merging spans").message().to_owned())
+    }
+}
+
+fn parts(merge: &Merge, recipe: &Recipe) -> Result<Vec<Part>, Void> {
+    let session = merge.session.upgrade().ok_or(Void::Cancelled)?;
+    let head = session.head(recipe.at.0, recipe.at.1).map_err(|_| Void::Cancelled)?;
+    Ok(head.parts(merge.version))
+}
+
+/// The visible rows of the parts; those that are not shared are paid for first.
+fn copy(parts: &[Part], recipe: &Recipe) -> Result<SealedRows, Short> {
+    let pieces: Vec<extent::Part<'_>> =
+        parts.iter().map(|(span, end)| (&span.rows, (end - span.begin) as usize)).collect();
+    let bytes = SealedRows::copied(&pieces) * recipe.geometry.row_bytes();
+    Ok(SealedRows::join(&pieces, recipe.purse.charge(Kind::Kv, bytes)?))
+}
+
+/// Copies of the queries that the parts kept, without those of positions that were cut off.
+fn queries(parts: &[Part], recipe: &Recipe) -> Result<Samples, Short> {
+    let width = recipe.geometry.group * recipe.geometry.key_dim;
+    let held = parts.iter().map(|(span, _)| span.queries().own.as_ref().map_or(0, Samples::len)).sum();
+    let charge = recipe.purse.charge(Kind::Scratch, samples::bytes(held, width))?;
+    let mut all = Samples::new(width, charge);
+    for (span, end) in parts {
+        if let Some(own) = &span.queries().own {
+            all.extend_below(own, *end);
+        }
+    }
+    Ok(all)
+}
