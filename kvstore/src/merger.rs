@@ -73,8 +73,11 @@ fn try_merge(
 ) -> Result<(usize, u64), Void> {
     // The session is not held across the build: closing it must return its memory.
     let parts = parts(merge, recipe)?;
-    let [(first, _), (_, _), ..] = &parts[..] else { return Err(Void::Cancelled) };
+    let [(first, _), _, ..] = &parts[..] else { return Err(Void::Cancelled) };
     let begin = first.begin;
+    // Lets go after the parts: only then is the memory of one copy left.
+    let _extension = recipe.purse.extend(needed(&parts, recipe)).map_err(Void::refused)?;
+    let parts = parts;
     let rows = copy(&parts, recipe).map_err(Void::refused)?;
     let queries = queries(&parts, recipe).map_err(Void::refused)?;
     let queries = Queries { own: Some(queries), ..Queries::default() };
@@ -101,19 +104,38 @@ fn parts(merge: &Merge, recipe: &Recipe) -> Result<Vec<Part>, Void> {
     Ok(head.parts(merge.version))
 }
 
+fn pieces(parts: &[Part]) -> Vec<extent::Part<'_>> {
+    parts.iter().map(|(span, end)| (&span.rows, (end - span.begin) as usize)).collect()
+}
+
+/// Bytes of rows that are not shared.
+fn copied_bytes(parts: &[Part], recipe: &Recipe) -> u64 {
+    SealedRows::copied(&pieces(parts)) * recipe.geometry.row_bytes()
+}
+
+/// Positions of the queries that the parts kept.
+fn kept(parts: &[Part]) -> usize {
+    parts.iter().map(|(span, _)| span.queries().own.as_ref().map_or(0, Samples::len)).sum()
+}
+
+/// Bytes until the parts can go: the second copy, the queries, the working memory, and an index as large as theirs.
+fn needed(parts: &[Part], recipe: &Recipe) -> u64 {
+    let tokens = parts.iter().map(|(span, end)| end - span.begin).sum();
+    let queries = samples::bytes(kept(parts), recipe.geometry.group * recipe.geometry.key_dim);
+    let indexes: u64 = parts.iter().filter_map(|p| p.0.indexed()).map(|i| i.charge.bytes()).sum();
+    copied_bytes(parts, recipe) + queries + recipe.working_memory(tokens, kept(parts)) + indexes
+}
+
 /// The visible rows of the parts; those that are not shared are paid for first.
 fn copy(parts: &[Part], recipe: &Recipe) -> Result<SealedRows, Short> {
-    let pieces: Vec<extent::Part<'_>> =
-        parts.iter().map(|(span, end)| (&span.rows, (end - span.begin) as usize)).collect();
-    let bytes = SealedRows::copied(&pieces) * recipe.geometry.row_bytes();
-    Ok(SealedRows::join(&pieces, recipe.purse.charge(Kind::Kv, bytes)?))
+    let charge = recipe.purse.charge(Kind::Kv, copied_bytes(parts, recipe))?;
+    Ok(SealedRows::join(&pieces(parts), charge))
 }
 
 /// Copies of the queries that the parts kept, without those of positions that were cut off.
 fn queries(parts: &[Part], recipe: &Recipe) -> Result<Samples, Short> {
     let width = recipe.geometry.group * recipe.geometry.key_dim;
-    let held = parts.iter().map(|(span, _)| span.queries().own.as_ref().map_or(0, Samples::len)).sum();
-    let charge = recipe.purse.charge(Kind::Scratch, samples::bytes(held, width))?;
+    let charge = recipe.purse.charge(Kind::Scratch, samples::bytes(kept(parts), width))?;
     let mut all = Samples::new(width, charge);
     for (span, end) in parts {
         if let Some(own) = &span.queries().own {

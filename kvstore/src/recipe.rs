@@ -94,13 +94,8 @@ impl Recipe {
             }
         };
         let params = self.params(begin, tokens, queries.is_some());
-        // Working memory: every key once in f32 with its candidate neighbours, a row of nearest keys for each query, and
-        // the queries to keep once more.
-        let build_rows = queries.as_ref().map_or(0, |q: &BuildQueries| q.visible.len() * q.group);
-        let extra = kept.as_ref().map_or(0, |k| samples::bytes(k.len(), group * self.geometry.key_dim));
-        let scratch = tokens * (4 * self.geometry.key_dim as u64 + 128)
-            + (build_rows * params.row_length * 8) as u64
-            + extra;
+        let build_positions = queries.as_ref().map_or(0, |q: &BuildQueries| q.visible.len());
+        let scratch = self.working_memory(tokens, build_positions);
         let _scratch = self.purse.charge(Kind::Scratch, scratch)?;
         let built = catch_unwind(AssertUnwindSafe(|| {
             pool.install(|| index::build(&keys, &values, queries.as_ref(), &params))
@@ -115,6 +110,15 @@ impl Recipe {
         kept.iter_mut().for_each(Samples::settle);
         let charge = self.purse.charge(Kind::Index, index.bytes() as u64)?;
         Ok((Indexed { index, build_us: 0, charge }, kept))
+    }
+
+    /// Bytes that a build works in: every key once in f32 with its candidate neighbours, a row of nearest keys for each
+    /// query, and the queries to keep once more.
+    pub fn working_memory(&self, tokens: u64, positions: usize) -> u64 {
+        let (group, key_dim) = (self.geometry.group, self.geometry.key_dim);
+        let rows = (positions * group * BuildParams::default().row_length * 8) as u64;
+        let kept = samples::bytes(positions.min(samples::kept(tokens, group)), group * key_dim);
+        tokens * (4 * key_dim as u64 + 128) + rows + kept
     }
 
     fn params(&self, begin: u64, tokens: u64, queries: bool) -> BuildParams {
