@@ -89,7 +89,10 @@ fn try_merge(
     let tokens = merged.len();
     let session = merge.session.upgrade().ok_or(Void::Cancelled)?;
     let head = session.head(recipe.at.0, recipe.at.1).map_err(|_| Void::Cancelled)?;
-    if head.replace(&parts, merged) { Ok((parts.len(), tokens)) } else { Err(Void::Cancelled) }
+    let started = Instant::now();
+    let swapped = head.replace(&parts, merged);
+    tracing::debug!(swapped, took_us = started.elapsed().as_micros(), "swap, its wait for readers included");
+    if swapped { Ok((parts.len(), tokens)) } else { Err(Void::Cancelled) }
 }
 
 impl Void {
