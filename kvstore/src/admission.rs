@@ -156,6 +156,22 @@ impl Purse {
         Ok(Charge { purse: self.clone(), kind, bytes })
     }
 
+    /// Reserves `bytes` more for as long as the extension lives: what background work may use in between is then never
+    /// taken from what the session reserved for its tokens.
+    pub fn extend(self: &Arc<Self>, bytes: u64) -> Result<Extension, Short> {
+        let mut state = lock(&self.state);
+        let before = state.weight();
+        let mut totals = lock(&self.budget.state);
+        let available = self.budget.limit - totals.granted;
+        let reserved = state.reserved.saturating_add(bytes);
+        if bytes > available {
+            return Err(Short { needed: bytes, available, limit: self.budget.limit });
+        }
+        state.reserved = reserved;
+        totals.granted += state.weight() - before;
+        Ok(Extension { purse: self.clone(), bytes })
+    }
+
     /// Bytes used, by kind.
     pub fn usage(&self) -> Usage {
         lock(&self.state).usage
@@ -187,6 +203,23 @@ impl Purse {
 impl Drop for Purse {
     fn drop(&mut self) {
         self.end_reservation();
+    }
+}
+
+/// A longer reservation; dropping it ends that.
+#[derive(Debug)]
+pub struct Extension {
+    purse: Arc<Purse>,
+    bytes: u64,
+}
+
+impl Drop for Extension {
+    fn drop(&mut self) {
+        let mut state = lock(&self.purse.state);
+        let before = state.weight();
+        // The whole reservation may have ended with the session.
+        state.reserved = state.reserved.saturating_sub(self.bytes);
+        lock(&self.purse.budget.state).granted -= before - state.weight();
     }
 }
 
@@ -250,6 +283,23 @@ mod tests {
         drop((all, held));
         assert_eq!(budget.granted(), 60);
         drop(a);
+        assert_eq!((budget.granted(), budget.usage()), (0, Usage::default()));
+    }
+
+    #[test]
+    fn an_extension_leaves_the_reservation_alone_and_ends() {
+        let budget = Budget::new(100);
+        let purse = budget.purse(60).unwrap();
+        assert_eq!(purse.extend(41).unwrap_err(), Short { needed: 41, available: 40, limit: 100 });
+        let more = purse.extend(40).unwrap();
+        let (work, tokens) = (purse.charge(Kind::Scratch, 40), purse.charge(Kind::Kv, 60));
+        assert!(work.is_ok() && tokens.is_ok() && purse.charge(Kind::Kv, 1).is_err());
+        drop((work, more));
+        assert_eq!(budget.granted(), 60);
+        let more = purse.extend(40).unwrap();
+        purse.end_reservation();
+        drop(more);
+        drop(tokens);
         assert_eq!((budget.granted(), budget.usage()), (0, Usage::default()));
     }
 

@@ -1,18 +1,17 @@
-//! Index builds in the background: one at a time on a pool of their own, so that they never take attend threads.
+//! Index builds and merges in the background: one at a time, in order, on a pool of their own, so that they never take
+//! attend threads.
 
-use crate::admission::{Charge, Kind, Purse};
-use crate::pool::panic_text;
-use crate::session::span::{Indexed, Span};
+use crate::merger::{self, Merge};
+use crate::recipe::Recipe;
+use crate::session::span::Span;
 use crate::telemetry::Metrics;
-use index::{BuildParams, BuildQueries};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::Notify;
 use wire::names;
 
-/// Builds of one session that have not ended.
+/// Builds and merges of one session that have not ended.
 #[derive(Debug, Default)]
 pub struct Pending {
     count: AtomicUsize,
@@ -48,22 +47,22 @@ impl Pending {
     }
 }
 
-/// One span to index.
+/// What to do in the background.
+pub enum Work {
+    /// The index of a span; it is gone when the session was closed or truncated: then there is nothing to do.
+    Index(Weak<Span>),
+    /// One span out of several.
+    Merge(Merge),
+}
+
+/// One piece of work for one head.
 pub struct Job {
-    /// Gone when the session was closed or truncated: then there is nothing to do.
-    pub span: Weak<Span>,
-    /// Sampled queries and the memory they hold.
-    pub queries: Option<(BuildQueries, Charge)>,
-    /// How to build.
-    pub params: BuildParams,
-    /// Pays for the index and the working memory.
-    pub purse: Arc<Purse>,
-    /// The session's count, already raised for this job.
+    /// What.
+    pub work: Work,
+    /// How, and who pays.
+    pub recipe: Recipe,
+    /// The session's count, raised when the job is queued.
     pub pending: Arc<Pending>,
-    /// Layer and KV head, for the log.
-    pub at: (usize, usize),
-    /// Elements of a key.
-    pub key_dim: usize,
 }
 
 /// The queue and its thread. Dropping it ends the thread after the build that is running.
@@ -86,7 +85,10 @@ impl Builder {
         std::thread::Builder::new().name("index-queue".into()).spawn(move || {
             for job in jobs {
                 let pending = job.pending.clone();
-                run(&pool, job, &metrics);
+                match &job.work {
+                    Work::Index(span) => index_span(&pool, span, &job.recipe, &metrics),
+                    Work::Merge(merge) => merger::run(&pool, merge, &job.recipe, &metrics),
+                }
                 left.fetch_sub(1, Ordering::AcqRel);
                 pending.count.fetch_sub(1, Ordering::AcqRel);
                 pending.changed.notify_waiters();
@@ -95,13 +97,15 @@ impl Builder {
         Ok(Self { queue, waiting })
     }
 
-    /// Queues a build and raises the session's count.
+    /// Queues a job and raises the session's count.
     pub fn submit(&self, job: Job) {
         job.pending.count.fetch_add(1, Ordering::AcqRel);
         self.waiting.fetch_add(1, Ordering::AcqRel);
         if let Err(mpsc::SendError(job)) = self.queue.send(job) {
-            // Only when the builder's thread has died: the span stays on the exact scan.
-            if let Some(span) = job.span.upgrade() {
+            // Only when the builder's thread has died: the spans stay as they are.
+            if let Work::Index(span) = &job.work
+                && let Some(span) = span.upgrade()
+            {
                 span.publish(None);
             }
             self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -110,65 +114,40 @@ impl Builder {
         }
     }
 
-    /// Builds queued or running.
+    /// Builds and merges queued or running.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
     }
 }
 
-fn run(pool: &rayon::ThreadPool, job: Job, metrics: &Metrics) {
-    let Some(span) = job.span.upgrade() else {
+fn index_span(pool: &rayon::ThreadPool, span: &Weak<Span>, recipe: &Recipe, metrics: &Metrics) {
+    let Some(span) = span.upgrade() else {
         metrics.builds_cancelled.increment(1);
         return;
     };
-    let (layer, kv_head) = job.at;
+    let (layer, kv_head) = recipe.at;
     let _span = tracing::debug_span!(names::SPAN_BUILD, layer, kv_head).entered();
     let started = Instant::now();
-    let outcome = build(pool, &job, &span);
-    let took = started.elapsed();
-    match outcome {
-        Ok(indexed) => {
+    let queries = std::mem::take(&mut *span.queries());
+    let built = recipe.build(pool, &span.rows, (span.begin, queries), metrics);
+    match built {
+        Ok((indexed, kept)) => {
             tracing::debug!(
                 layer,
                 kv_head,
-                tokens = span.end - span.begin,
+                tokens = span.len(),
                 bytes = indexed.charge.bytes(),
                 recall = indexed.index.recall_estimate(),
-                took_ms = took.as_millis(),
+                took_ms = started.elapsed().as_millis(),
                 "index ready"
             );
-            metrics.builds_ok.increment(1);
-            metrics.build_seconds.record(took.as_secs_f64());
-            span.publish(Some(Indexed { build_us: micros(took), ..indexed }));
+            span.queries().own = kept;
+            span.publish(Some(indexed));
         }
-        Err(reason) => {
+        Err(failure) => {
+            let reason = failure.to_string();
             tracing::warn!(layer, kv_head, reason, "no index; the span stays on the exact scan");
-            metrics.builds_failed.increment(1);
             span.publish(None);
         }
     }
-}
-
-fn build(pool: &rayon::ThreadPool, job: &Job, span: &Span) -> Result<Indexed, String> {
-    // Working memory: every key once in f32 with its candidate neighbours, and a row of nearest keys for each query.
-    let tokens = span.end - span.begin;
-    let rows = job.queries.as_ref().map_or(0, |(q, _)| q.visible.len() * q.group);
-    let scratch = tokens * (4 * job.key_dim as u64 + 128) + (rows * job.params.row_length * 8) as u64;
-    let short = |s: crate::admission::Short| s.status("the index").message().to_owned();
-    let _scratch = job.purse.charge(Kind::Scratch, scratch).map_err(short)?;
-    let queries = job.queries.as_ref().map(|(q, _)| q);
-    let (keys, values) = (span.keys.rows(), span.values.rows());
-    let built = catch_unwind(AssertUnwindSafe(|| {
-        pool.install(|| index::build(&keys, &values, queries, &job.params))
-    }));
-    let index = match built {
-        Ok(built) => built.map_err(|e| e.to_string())?,
-        Err(panic) => return Err(format!("the build panicked: {}", panic_text(panic.as_ref()))),
-    };
-    let charge = job.purse.charge(Kind::Index, index.bytes() as u64).map_err(short)?;
-    Ok(Indexed { index, build_us: 0, charge })
-}
-
-fn micros(d: Duration) -> u64 {
-    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }

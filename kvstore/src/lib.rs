@@ -2,7 +2,8 @@
 //!
 //! * [`Node`]: the shard without sockets; `shard`: its verbs, one file each
 //! * `session`: one sequence: heads, spans, fresh tokens, lease
-//! * `builder`: index builds in the background; `pool`: attend threads behind a bounded queue
+//! * `builder`: the queue of the background; `recipe`: index builds; `merger`: merges of small spans
+//! * `pool`: attend threads behind a bounded queue
 //! * `admission`: memory granted before it is used
 //! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
@@ -12,8 +13,10 @@ mod builder;
 pub mod config;
 pub mod error;
 mod http;
+mod merger;
 mod node;
 mod pool;
+mod recipe;
 pub mod serve;
 mod service;
 mod session;
@@ -23,3 +26,4 @@ pub mod telemetry;
 mod testing;
 
 pub use node::{Node, NodeConfig, NodeError};
+pub use shard::probe::Selection;

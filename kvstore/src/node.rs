@@ -3,12 +3,12 @@
 //! The verbs are in `crate::shard`, one file each.
 
 use crate::admission::{Budget, Purse, Short};
-use crate::builder::{Builder, Job};
+use crate::builder::{Builder, Job, Work};
 use crate::pool::Pool;
-use crate::session::head::Sealed;
+use crate::recipe::Recipe;
+use crate::session::head::Sealing;
 use crate::session::{Id, Session};
 use crate::telemetry::{Metrics, Snapshot};
-use index::BuildParams;
 use kernels::Kernels;
 use rand::TryRngCore;
 use std::collections::HashMap;
@@ -16,9 +16,6 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use wire::ID_BYTES;
-
-/// Up to this many tokens a span gets no graph.
-const SHORT_SPAN: u64 = 1024;
 
 /// What a shard may use and how it serves.
 #[derive(Debug, Clone)]
@@ -37,6 +34,8 @@ pub struct NodeConfig {
     pub index_recall: f32,
     /// Fresh tokens at which a decoding session seals a span.
     pub seal_tokens: u64,
+    /// Whether small spans merge into larger ones in the background.
+    pub merge: bool,
     /// Lease of a session that asks for none.
     pub lease: Duration,
     /// Largest message that the service takes, in bytes; `Describe` tells it.
@@ -53,6 +52,7 @@ impl Default for NodeConfig {
             index_min_tokens: 1024,
             index_recall: 0.95,
             seal_tokens: 1024,
+            merge: true,
             lease: Duration::from_secs(60),
             max_message_bytes: wire::DEFAULT_MAX_MESSAGE_BYTES,
         }
@@ -198,40 +198,28 @@ impl Node {
         short.status(what)
     }
 
-    /// Queues the index of a span that was just sealed.
-    pub(crate) fn build(&self, session: &Session, layer: usize, kv_head: usize, sealed: Sealed) {
+    /// Queues work of the background for one head.
+    pub(crate) fn queue(&self, session: &Session, (layer, kv_head): (usize, usize), work: Work) {
         let terms = &session.terms;
-        // A walk over a short span scores as many keys as a scan, and a graph without queries finds little: there the
-        // index is a scan with a summary for the estimate.
-        let short = sealed.span.end - sealed.span.begin <= SHORT_SPAN;
-        let kind = match terms.index {
-            index::Kind::Auto if sealed.queries.is_none() => index::Kind::Flat,
-            index::Kind::Auto | index::Kind::Graph if short => index::Kind::Flat,
-            kind => kind,
-        };
-        // Another seed for every head and span, the same in every run.
-        let at = (layer as u64) << 40 | (kv_head as u64) << 28;
-        let seed = terms.seed ^ at ^ sealed.span.begin.rotate_left(20);
         self.builder.submit(Job {
-            span: Arc::downgrade(&sealed.span),
-            queries: sealed.queries,
-            params: BuildParams {
-                kind,
-                description: attention::Description { scale: terms.fingerprint.scale, softcap: None },
-                seed,
-                target_recall: self.config.index_recall,
-                ..BuildParams::default()
+            work,
+            recipe: Recipe {
+                index: terms.index,
+                scale: terms.fingerprint.scale,
+                seed: terms.seed,
+                recall: self.config.index_recall,
+                geometry: terms.geometry,
+                at: (layer, kv_head),
+                purse: Arc::clone(&session.purse),
             },
-            purse: Arc::clone(&session.purse),
             pending: session.pending.clone(),
-            at: (layer, kv_head),
-            key_dim: terms.geometry.key_dim,
         });
     }
 
-    /// Whether a span of this many tokens gets an index.
-    pub(crate) fn wants_index(&self, session: &Session, tokens: u64) -> bool {
-        tokens >= self.config.index_min_tokens && session.terms.index != index::Kind::Flat
+    /// How a session's spans are served.
+    pub(crate) fn sealing(&self, session: &Session) -> Sealing {
+        let indexed = session.terms.index != index::Kind::Flat;
+        Sealing { index_from: indexed.then_some(self.config.index_min_tokens), merge: self.config.merge }
     }
 
     /// Ends the sessions whose lease has run out; returns how many.

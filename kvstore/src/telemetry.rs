@@ -46,6 +46,16 @@ pub struct Metrics {
     pub builds_cancelled: Counter,
     /// Duration of a build.
     pub build_seconds: Histogram,
+    /// Merges that took effect.
+    pub merges_ok: Counter,
+    /// Merges that found no memory.
+    pub merges_refused: Counter,
+    /// Merges whose index could not be built.
+    pub merges_failed: Counter,
+    /// Merges whose spans went away or into a larger merge.
+    pub merges_cancelled: Counter,
+    /// Duration of a merge.
+    pub merge_seconds: Histogram,
     gauges: Gauges,
 }
 
@@ -78,7 +88,7 @@ pub struct Snapshot {
     pub granted_bytes: u64,
     /// The budget.
     pub budget_bytes: u64,
-    /// Index builds queued or running.
+    /// Index builds and merges queued or running.
     pub builds_pending: u64,
 }
 
@@ -113,6 +123,11 @@ impl Metrics {
             builds_failed: counter(names::INDEX_BUILDS, Some(("result", "error"))),
             builds_cancelled: counter(names::INDEX_BUILDS, Some(("result", "cancelled"))),
             build_seconds: recorder.register_histogram(&key(names::INDEX_BUILD_SECONDS, None), &META),
+            merges_ok: counter(names::SPAN_MERGES, Some(("result", "ok"))),
+            merges_refused: counter(names::SPAN_MERGES, Some(("result", "refused"))),
+            merges_failed: counter(names::SPAN_MERGES, Some(("result", "error"))),
+            merges_cancelled: counter(names::SPAN_MERGES, Some(("result", "cancelled"))),
+            merge_seconds: recorder.register_histogram(&key(names::SPAN_MERGE_SECONDS, None), &META),
             gauges: Gauges {
                 queue: gauge(names::ATTEND_QUEUE_TASKS, None),
                 sessions: gauge(names::SESSIONS, None),

@@ -30,12 +30,17 @@ pub const MEMORY_BUDGET_BYTES: &str = "recollect_memory_budget_bytes";
 pub const MEMORY_REFUSED: &str = "recollect_memory_refused_total";
 /// Spans sealed (counter).
 pub const SPANS_SEALED: &str = "recollect_spans_sealed_total";
-/// Index builds that ended; label `result` is `ok`, `error` or `cancelled` (counter).
+/// Index builds that ended, those of merges included; label `result` is `ok`, `error` or `cancelled` (counter).
 pub const INDEX_BUILDS: &str = "recollect_index_builds_total";
-/// Index builds queued or running (gauge).
+/// Index builds and merges queued or running (gauge).
 pub const INDEX_BUILDS_PENDING: &str = "recollect_index_builds_pending";
 /// Seconds that an index build took (histogram).
 pub const INDEX_BUILD_SECONDS: &str = "recollect_index_build_seconds";
+/// Merges of spans that ended; label `result` is `ok`, `refused` (no memory), `error` or `cancelled` (superseded by a
+/// larger merge, truncated or closed) (counter).
+pub const SPAN_MERGES: &str = "recollect_span_merges_total";
+/// Seconds that a merge took, its index build included (histogram).
+pub const SPAN_MERGE_SECONDS: &str = "recollect_span_merge_seconds";
 
 /// Upper bounds of all histograms of seconds.
 pub const SECONDS_BUCKETS: &[f64] =
@@ -52,7 +57,8 @@ pub const COUNTERS: &[(&str, &str)] = &[
     (SESSIONS_ENDED, "Sessions ended"),
     (MEMORY_REFUSED, "Requests refused for want of memory"),
     (SPANS_SEALED, "Spans sealed"),
-    (INDEX_BUILDS, "Index builds ended"),
+    (INDEX_BUILDS, "Index builds ended, those of merges included"),
+    (SPAN_MERGES, "Merges of spans ended"),
 ];
 
 /// Every gauge with its help text.
@@ -62,13 +68,14 @@ pub const GAUGES: &[(&str, &str)] = &[
     (MEMORY_BYTES, "Bytes in use"),
     (MEMORY_GRANTED_BYTES, "Bytes reserved or in use"),
     (MEMORY_BUDGET_BYTES, "The memory budget"),
-    (INDEX_BUILDS_PENDING, "Index builds queued or running"),
+    (INDEX_BUILDS_PENDING, "Index builds and merges queued or running"),
 ];
 
 /// Every histogram with its help text.
 pub const HISTOGRAMS: &[(&str, &str)] = &[
     (ATTEND_SECONDS, "From receipt to answer of an attend message"),
     (INDEX_BUILD_SECONDS, "Duration of an index build"),
+    (SPAN_MERGE_SECONDS, "Duration of a merge, its index build included"),
 ];
 
 /// Span around one attend message.
@@ -77,3 +84,5 @@ pub const SPAN_ATTEND: &str = "attend";
 pub const SPAN_APPEND: &str = "append";
 /// Span around one index build.
 pub const SPAN_BUILD: &str = "index_build";
+/// Span around one merge.
+pub const SPAN_MERGE: &str = "span_merge";

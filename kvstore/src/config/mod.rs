@@ -80,6 +80,8 @@ pub struct Index {
     pub recall: f32,
     /// Fresh tokens at which a decoding session seals a span.
     pub seal_tokens: u64,
+    /// Whether small spans merge into larger ones in the background.
+    pub merge: bool,
 }
 
 /// Sessions.
@@ -131,6 +133,7 @@ impl Default for Index {
             min_tokens: node.index_min_tokens,
             recall: node.index_recall,
             seal_tokens: node.seal_tokens,
+            merge: node.merge,
         }
     }
 }
@@ -242,7 +245,8 @@ impl Config {
             "[server]\nlisten = \"{}\"\nhttp = \"{}\"\nmax_message = \"{}\"\ngrace_seconds = {}\n\n\
              [memory]\nbudget = \"{}\"\n\n\
              [attend]\nthreads = {}\nqueue = {}\n\n\
-             [index]\nthreads = {}\nmin_tokens = {}\nrecall = {:?}\nseal_tokens = {}\n\n\
+             [index]\nthreads = {}\nmin_tokens = {}\nrecall = {:?}\nseal_tokens = {}\n\
+             merge = {}\n\n\
              [sessions]\nlease_seconds = {}\n\n\
              [log]\nformat = \"{format}\"\nfilter = {:?}\n",
             server.listen,
@@ -256,6 +260,7 @@ impl Config {
             index.min_tokens,
             index.recall,
             index.seal_tokens,
+            index.merge,
             sessions.lease_seconds,
             log.filter,
         )
@@ -272,6 +277,7 @@ impl Config {
             index_min_tokens: self.index.min_tokens,
             index_recall: self.index.recall,
             seal_tokens: self.index.seal_tokens,
+            merge: self.index.merge,
             lease: Duration::from_secs(self.sessions.lease_seconds),
             max_message_bytes: self.server.max_message.0,
         }

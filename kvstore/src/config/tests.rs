@@ -12,6 +12,7 @@ fn what_is_printed_reads_back() {
     config.server.listen = "[::1]:9".parse().unwrap();
     config.memory.budget = Size(3 << 20);
     config.index.recall = 0.9;
+    config.index.merge = false;
     config.log.filter = "kvstore=debug,info".into();
     assert_eq!(with_file(&config.print()).unwrap(), config);
 }

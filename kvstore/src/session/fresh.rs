@@ -27,6 +27,16 @@ impl Extents {
         Self { dim, chunks: Vec::new() }
     }
 
+    /// Elements of a row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The buffers, one for each extent.
+    pub fn into_chunks(self) -> Vec<Vec<f16>> {
+        self.chunks
+    }
+
     /// Rows held.
     pub fn len(&self) -> usize {
         match self.chunks.last() {

@@ -4,9 +4,9 @@ use crate::admission::{Charge, Kind, Purse, Short};
 use crate::session::fresh::{Extents, Fresh, capacity};
 use crate::session::geometry::Geometry;
 use crate::session::samples::{self, Samples};
-use crate::session::span::Span;
+use crate::session::span::{Queries, Span};
 use half::f16;
-use index::{BuildQueries, SpanView};
+use index::SpanView;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -14,25 +14,52 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub struct Head {
     /// Tokens held; changed only under the write lock, read without it for the watermark.
     len: AtomicU64,
-    /// Readers hold it for one attend or copy; writers for the copy of a chunk, a seal or a truncation. Index builds
-    /// never hold it: they work on an `Arc<Span>` and publish into the span's own slot. Writers of one layer are
-    /// ordered by `Session::ingest`; the lock ends with the session.
+    /// Readers hold it for one attend or copy; writers for the copy of a chunk, a seal, a truncation or the swap of a
+    /// merge. Index builds never hold it: they work on an `Arc<Span>` and publish into the span's own slot. Writers of
+    /// one layer are ordered by `Session::ingest`, but for the swap; the lock ends with the session.
     state: RwLock<State>,
 }
 
 /// Spans and tail of a head.
 pub struct State {
     /// In order of position, without gaps.
-    spans: Vec<Held>,
+    pub(super) spans: Vec<Held>,
+    /// The last given to a span of this head.
+    pub(super) version: u64,
     fresh: Fresh,
     samples: Samples,
 }
 
 /// A span as this session sees it.
-struct Held {
-    span: Arc<Span>,
+pub(super) struct Held {
+    pub(super) span: Arc<Span>,
     /// Below `span.end` after a truncation inside the span.
-    visible_end: u64,
+    pub(super) visible_end: u64,
+    /// The version of the span that will replace this one and its neighbours of the same plan.
+    pub(super) plan: Option<u64>,
+}
+
+impl Held {
+    /// Visible tokens.
+    pub(super) fn len(&self) -> u64 {
+        self.visible_end - self.span.begin
+    }
+}
+
+/// How a session's spans are served.
+#[derive(Debug, Clone, Copy)]
+pub struct Sealing {
+    /// Fewest tokens of a span with an index; None: no span gets one.
+    pub index_from: Option<u64>,
+    /// Whether small spans merge.
+    pub merge: bool,
+}
+
+impl Sealing {
+    /// Whether a span of this many tokens gets an index.
+    pub fn wants_index(&self, tokens: u64) -> bool {
+        self.index_from.is_some_and(|least| tokens >= least)
+    }
 }
 
 /// What an append asks of one head; positions are checked before.
@@ -66,16 +93,10 @@ pub struct Grant {
 pub struct Pushed {
     /// A span was sealed.
     pub sealed: bool,
-    /// It wants this index.
-    pub wants_index: Option<Sealed>,
-}
-
-/// A span that was sealed and wants an index.
-pub struct Sealed {
-    /// The new span.
-    pub span: Arc<Span>,
-    /// Sampled queries with their memory.
-    pub queries: Option<(BuildQueries, Charge)>,
+    /// It wants an index.
+    pub wants_index: Option<Arc<Span>>,
+    /// Spans are to become one of this version.
+    pub wants_merge: Option<u64>,
 }
 
 impl Head {
@@ -85,6 +106,7 @@ impl Head {
             len: AtomicU64::new(0),
             state: RwLock::new(State {
                 spans: Vec::new(),
+                version: 1,
                 fresh: Fresh {
                     begin: 0,
                     keys: Extents::new(g.key_dim),
@@ -106,7 +128,7 @@ impl Head {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,14 +152,8 @@ impl Head {
         })
     }
 
-    /// Stores rows and seals. `wants_index` decides from a span's length whether an index will follow.
-    pub fn push(
-        &self,
-        g: &Geometry,
-        rows: Rows<'_>,
-        grant: Grant,
-        wants_index: impl Fn(u64) -> bool,
-    ) -> Pushed {
+    /// Stores rows and seals.
+    pub fn push(&self, g: &Geometry, rows: Rows<'_>, grant: Grant, sealing: Sealing) -> Pushed {
         let mut guard = self.write();
         let state = &mut *guard;
         let (kd, vd) = (g.key_dim, g.value_dim);
@@ -147,14 +163,15 @@ impl Head {
         fresh.keys.extend_strided(rows.k, rows.slot * kd, rows.heads * kd);
         fresh.values.extend_strided(rows.v, rows.slot * vd, rows.heads * vd);
         let width = g.group * kd;
-        state.samples.extend_strided(rows.q_pos, rows.q, rows.slot * width, rows.heads * width);
-        if !rows.q_pos.is_empty() {
-            state.samples.window = rows.q_window;
-        }
-        let mut pushed = Pushed { sealed: false, wants_index: None };
+        let at = (rows.slot * width, rows.heads * width);
+        state.samples.extend_strided(rows.q_pos, rows.q_window, rows.q, at.0, at.1);
+        let mut pushed = Pushed { sealed: false, wants_index: None, wants_merge: None };
         if let Some(to) = rows.seal_to.filter(|&to| to > state.fresh.begin) {
             pushed.sealed = true;
-            pushed.wants_index = state.seal(to, g, wants_index);
+            pushed.wants_index = state.seal(to, g, sealing);
+            if sealing.merge {
+                pushed.wants_merge = state.plan(|tokens| sealing.wants_index(tokens));
+            }
         }
         self.len.store(state.end(), Ordering::Release);
         pushed
@@ -203,18 +220,22 @@ impl State {
         self.spans.iter().map(|h| (&h.span, h.visible_end))
     }
 
-    fn seal(&mut self, to: u64, g: &Geometry, wants_index: impl Fn(u64) -> bool) -> Option<Sealed> {
+    fn seal(&mut self, to: u64, g: &Geometry, sealing: Sealing) -> Option<Arc<Span>> {
         let begin = self.fresh.begin;
-        let indexed = wants_index(to - begin);
+        let indexed = sealing.wants_index(to - begin);
         let rows = self.fresh.split_front(to - begin, g.row_bytes());
-        let span = Arc::new(Span::seal(rows, indexed));
-        self.spans.push(Held { span: span.clone(), visible_end: to });
-        if indexed {
-            let queries = self.samples.take(begin, to, g.group);
-            return Some(Sealed { span, queries });
-        }
-        self.samples.discard_before(to);
-        None
+        let own = self.samples.split_before(to);
+        let queries = if indexed {
+            Queries { own: Some(own), later: self.samples.copied() }
+        } else if sealing.index_from.is_some() && begin > 0 {
+            // Nothing is built of it now, but perhaps of a span it merges into.
+            Queries { own: Some(own), ..Queries::default() }
+        } else {
+            Queries::default()
+        };
+        let span = Arc::new(Span::seal(rows, queries, indexed));
+        self.spans.push(Held { span: span.clone(), visible_end: to, plan: None });
+        indexed.then_some(span)
     }
 
     /// Views of `[begin, end)`: sealed spans, and the fresh tail.

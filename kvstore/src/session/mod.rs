@@ -2,15 +2,19 @@
 //!
 //! * `geometry`: the checked shape of its tensors
 //! * `head`: what one (layer, KV head) holds
-//! * `span`, `fresh`, `samples`: its parts
+//! * `span`, `extent`, `fresh`, `samples`: its parts
+//! * `tiers`: which spans merge; `merge`: the plan and the swap
 //! * `lease`: how long it lives unheard of
 
+pub mod extent;
 pub mod fresh;
 pub mod geometry;
 pub mod head;
 pub mod lease;
+pub mod merge;
 pub mod samples;
 pub mod span;
+pub mod tiers;
 
 use crate::admission::{Purse, Short};
 use crate::builder::Pending;

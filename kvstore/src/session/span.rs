@@ -1,11 +1,13 @@
 //! A sealed run of tokens of one head: immutable rows and a slot that goes from empty to an index once.
 
 use crate::admission::Charge;
-use crate::session::fresh::{Extents, Fresh};
+use crate::session::extent::SealedRows;
+use crate::session::fresh::Fresh;
+use crate::session::samples::{Later, Samples};
 use half::f16;
 use index::{SpanIndex, SpanView};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Rows `[begin, end)` of one head.
 pub struct Span {
@@ -13,18 +15,26 @@ pub struct Span {
     pub begin: u64,
     /// Position after the last.
     pub end: u64,
-    /// Of this lineage step; a replacement of a span gets the next number.
+    /// 1 as sealed; the span that replaces others has the next number of its head.
     pub version: u64,
-    /// Keys.
-    pub keys: Extents,
-    /// Values.
-    pub values: Extents,
+    /// Keys and values.
+    pub rows: SealedRows,
     /// Set once by the builder. Until then the span is scanned exactly, so a reader never waits.
     index: OnceLock<Indexed>,
     /// A build is queued or running.
     pending: AtomicBool,
-    /// Bytes of the rows; returned when the last reader lets go.
-    _charge: Charge,
+    /// Queries with positions in the span, and until its build those that came later; taken and put back by the one
+    /// builder thread, which also copies them for a merge. Never held across work.
+    queries: Mutex<Queries>,
+}
+
+/// Samples of a span.
+#[derive(Default)]
+pub struct Queries {
+    /// With positions in the span; None when they were dropped.
+    pub own: Option<Samples>,
+    /// Beyond it.
+    pub later: Later,
 }
 
 /// An index that is ready to serve.
@@ -39,17 +49,40 @@ pub struct Indexed {
 
 impl Span {
     /// Seals rows. `pending` says that an index will be built.
-    pub fn seal(rows: Fresh, pending: bool) -> Self {
+    pub fn seal(rows: Fresh, queries: Queries, pending: bool) -> Self {
         Self {
             begin: rows.begin,
             end: rows.end(),
             version: 1,
-            keys: rows.keys,
-            values: rows.values,
+            rows: SealedRows::seal(rows),
             index: OnceLock::new(),
             pending: AtomicBool::new(pending),
-            _charge: rows.charge,
+            queries: Mutex::new(queries),
         }
+    }
+
+    /// The replacement of several spans, from `begin` on, with its index.
+    pub fn merged(
+        begin: u64,
+        version: u64,
+        rows: SealedRows,
+        queries: Option<Samples>,
+        indexed: Indexed,
+    ) -> Self {
+        Self {
+            begin,
+            end: begin + rows.keys().len() as u64,
+            version,
+            rows,
+            index: OnceLock::from(indexed),
+            pending: AtomicBool::new(false),
+            queries: Mutex::new(Queries { own: queries, later: Later::default() }),
+        }
+    }
+
+    /// Tokens, hidden ones included.
+    pub fn len(&self) -> u64 {
+        self.end - self.begin
     }
 
     /// The index, when it is there.
@@ -71,13 +104,18 @@ impl Span {
         self.pending.store(false, Ordering::Release);
     }
 
+    /// The sampled queries.
+    pub fn queries(&self) -> MutexGuard<'_, Queries> {
+        self.queries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The part of `[begin, end)` that lies in this span below `visible_end`, or None.
     pub fn view(&self, begin: u64, end: u64, visible_end: u64) -> Option<SpanView<'_>> {
         let first = begin.max(self.begin);
         let last = end.min(visible_end);
         (first < last).then(|| SpanView {
-            keys: self.keys.rows(),
-            values: self.values.rows(),
+            keys: self.rows.keys(),
+            values: self.rows.values(),
             index: self.index.get().map(|i| &i.index),
             visible: (first - self.begin) as usize..(last - self.begin) as usize,
         })
@@ -88,9 +126,7 @@ impl Span {
         let first = begin.max(self.begin);
         let last = end.min(visible_end);
         if first < last {
-            let (first, last) = ((first - self.begin) as usize, (last - self.begin) as usize);
-            self.keys.copy(first, last, k);
-            self.values.copy(first, last, v);
+            self.rows.copy((first - self.begin) as usize, (last - self.begin) as usize, k, v);
         }
     }
 }

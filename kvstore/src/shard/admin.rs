@@ -24,7 +24,7 @@ impl Node {
         })
     }
 
-    /// Answers when no index build of the session is left, or at the deadline; 0 ms asks for the state now.
+    /// Answers when no index build or merge of the session is left, or at the deadline; 0 ms asks for the state now.
     pub async fn wait_ready(&self, request: v1::WaitReadyRequest) -> Result<v1::WaitReadyResponse, Status> {
         let session = self.session(&request.session, "session")?;
         session.lease.renew(None);

@@ -1,5 +1,7 @@
 //! `Append`: bulk ingest of one chunk. Everything is checked and paid for before anything is stored.
 
+use crate::builder::Work;
+use crate::merger::Merge;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::head::{Grant, Head, Rows};
@@ -50,7 +52,7 @@ impl Node {
             .await?
     }
 
-    fn store(&self, session: &Session, chunk: &Chunk) -> Result<v1::AppendAck, Status> {
+    fn store(&self, session: &Arc<Session>, chunk: &Chunk) -> Result<v1::AppendAck, Status> {
         let g = &session.terms.geometry;
         let heads = session.heads_of(chunk.layer, chunk.heads.clone())?;
         let ingest = session.ingest(chunk.layer);
@@ -86,22 +88,25 @@ impl Node {
         })
     }
 
-    /// Stores rows of one head, counts a seal and queues its index.
+    /// Stores rows of one head, counts a seal and queues what follows from it.
     pub(crate) fn push(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         (layer, kv_head): (usize, usize),
         head: &Head,
         rows: Rows<'_>,
         grant: Grant,
     ) {
-        let g = &session.terms.geometry;
-        let pushed = head.push(g, rows, grant, |tokens| self.wants_index(session, tokens));
+        let pushed = head.push(&session.terms.geometry, rows, grant, self.sealing(session));
+        let at = (layer, kv_head);
         if pushed.sealed {
             self.metrics.sealed.increment(1);
         }
-        if let Some(sealed) = pushed.wants_index {
-            self.build(session, layer, kv_head, sealed);
+        if let Some(span) = pushed.wants_index {
+            self.queue(session, at, Work::Index(Arc::downgrade(&span)));
+        }
+        if let Some(version) = pushed.wants_merge {
+            self.queue(session, at, Work::Merge(Merge { session: Arc::downgrade(session), version }));
         }
     }
 }

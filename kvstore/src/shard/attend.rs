@@ -4,8 +4,10 @@
 use crate::node::Node;
 use crate::pool::Permit;
 use crate::session::head::{Grant, Head, Rows};
+use crate::session::samples;
 use crate::shard::plan::{Row, RowAsk};
 use attention::{EXTENT_TOKENS, Partial};
+use half::f16;
 use index::{Ask, Budget, Scratch, SpanView, Stats, attend_spans};
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -99,6 +101,8 @@ impl Node {
             return Ok(());
         };
         let end = token.position + 1;
+        let sample = self.sample(row, token.position, &heads);
+        let samples = usize::from(sample.is_some());
         let seals: Vec<Option<u64>> = heads
             .iter()
             .map(|h| (end - h.read().fresh_begin() >= self.config.seal_tokens).then_some(end))
@@ -106,25 +110,33 @@ impl Node {
         let grants = heads
             .iter()
             .zip(&seals)
-            .map(|(h, &seal)| h.grant(g, &session.purse, 1, 0, seal))
+            .map(|(h, &seal)| h.grant(g, &session.purse, 1, samples, seal))
             .collect::<Result<Vec<Grant>, _>>()
             .map_err(|s| self.short(&format!("rows[{i}].token"), s))?;
+        let (q, q_window) = sample.unwrap_or_default();
+        let q_pos = &[token.position][..samples];
         let places = row.heads.clone().enumerate().zip(seals);
         for (((slot, kv_head), seal_to), (head, grant)) in places.zip(heads.iter().zip(grants)) {
-            let rows = Rows {
-                k: &token.k,
-                v: &token.v,
-                q: &[],
-                q_pos: &[],
-                q_window: 0,
-                heads: heads.len(),
-                slot,
-                seal_to,
-            };
+            let rows =
+                Rows { k: &token.k, v: &token.v, q: &q, q_pos, q_window, heads: heads.len(), slot, seal_to };
             self.push(session, (row.layer, kv_head), head, rows, grant);
         }
         self.metrics.decoded.increment(heads.len() as u64);
         Ok(())
+    }
+
+    /// One decode query in a few is kept as those of the prefill are, for the indexes of the tokens that decode adds:
+    /// the query in f16, and how many of the last tokens it does not ask for.
+    fn sample(&self, row: &Row, position: u64, heads: &[&Head]) -> Option<(Vec<f16>, u64)> {
+        let ask = row.ask.as_ref().filter(|a| a.begin < a.end)?;
+        let run = |p: u64| p / samples::DECODE_EVERY;
+        let due = heads.iter().all(|h| h.read().last_sample().is_none_or(|last| run(last) < run(position)));
+        if !due || row.session.terms.index == index::Kind::Flat {
+            return None;
+        }
+        let q: Vec<f16> = ask.q.iter().map(|&x| f16::from_f32(x)).collect();
+        // An element beyond f16 is answered, but nothing is learned from it.
+        q.iter().all(|x| x.is_finite()).then_some((q, position + 1 - ask.end))
     }
 
     /// Computes the answer of an admitted message.

@@ -6,12 +6,14 @@
 //! * `read`: `ReadRows`
 //! * `truncate`: `Truncate`
 //! * `admin`: `Inspect`, `WaitReady`
+//! * `probe`: which tokens a query selects, for measurements
 
 pub mod admin;
 pub mod append;
 pub mod attend;
 pub mod open;
 pub mod plan;
+pub mod probe;
 pub mod read;
 pub mod truncate;
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tonic::Status;
 use wire::{PROTOCOL, WireError, v1};
 
-/// Bytes set aside for the index of a token of one head: the summary (a mean and a value sum for every 64 tokens, two
-/// ids a token), and the edges of a graph (22 a token on real keys) or hnsw's copy of the key with its links, rounded up.
+/// Bytes set aside for the index of a token of one head: the queries kept for merges (a row for every 8 tokens), the
+/// summary (a mean and a value sum for every 64 tokens, two ids a token), and the edges of a graph (22 a token on real
+/// keys) or hnsw's copy of the key with its links, rounded up.
 fn index_allowance(kind: index::Kind, g: &Geometry) -> u64 {
-    let summary = 16 + g.row_bytes() / 16;
+    let queries = 2 + g.key_dim as u64 / 4;
+    let summary = queries + 16 + g.row_bytes() / 16;
     match kind {
         index::Kind::Flat => 0,
         index::Kind::Summary => summary,

@@ -18,6 +18,10 @@ impl Node {
             )));
         }
         session.lease.renew(None);
+        if session.terms.deterministic {
+            // A merge that ends after the cut is void, one that ended before it is not.
+            session.pending.settled(None).await;
+        }
         let g = session.terms.geometry;
         let mut ingest = None;
         for (layer, _, head) in session.owned() {

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::bench::{attention, retrieval};
+use crate::bench::{appends, attention, retrieval};
 
 /// Which measurement.
 #[derive(Args, Debug)]
@@ -15,6 +15,8 @@ pub struct BenchArgs {
 enum What {
     /// How well, and at what cost, an index finds what the queries of a capture attend to
     Retrieval(retrieval::RetrievalArgs),
+    /// How well tokens are found that decode has appended, and how long an append takes while spans merge
+    Appends(appends::AppendsArgs),
     /// Attention time of one decode step over many heads, retrieval against dense
     Attention(attention::AttentionArgs),
 }
@@ -23,6 +25,7 @@ enum What {
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.what {
         What::Retrieval(args) => retrieval::run(args),
+        What::Appends(args) => appends::run(args),
         What::Attention(args) => attention::run(args),
     }
 }

@@ -2,6 +2,7 @@
 
 mod boundaries;
 mod life;
+mod merges;
 mod model;
 mod refusals;
 
