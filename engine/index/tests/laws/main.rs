@@ -1,5 +1,6 @@
 //! Laws of the index over small data that the tests make.
 
+mod anytime;
 mod attend;
 mod data;
 mod golden;
