@@ -166,7 +166,7 @@ fn build(pool: &rayon::ThreadPool, job: &Job, span: &Span) -> Result<Indexed, St
         Err(panic) => return Err(format!("the build panicked: {}", panic_text(panic.as_ref()))),
     };
     let charge = job.purse.charge(Kind::Index, index.bytes() as u64).map_err(short)?;
-    Ok(Indexed { index, build_us: 0, charge })
+    Ok(Indexed { index, recall_target: job.params.target_recall, build_us: 0, charge })
 }
 
 fn micros(d: Duration) -> u64 {

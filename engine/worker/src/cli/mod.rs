@@ -14,6 +14,7 @@ mod demo;
 mod fidelity;
 mod generate;
 pub(crate) mod input;
+mod inspect;
 pub mod model;
 pub(crate) mod print;
 pub mod service;
@@ -39,6 +40,8 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Write the keys, values and queries of chosen layers and heads of a text as capture files
     Capture(capture::CaptureArgs),
+    /// Show what a running shard holds: sessions, spans, index kinds, heads below their recall target
+    Inspect(inspect::InspectArgs),
 }
 
 /// Something the caller asked for that cannot be: exit code 64.
@@ -81,6 +84,7 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         Verb::Fidelity(args) => fidelity::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Capture(args) => capture::run(args),
+        Verb::Inspect(args) => inspect::run(args),
     };
     match done {
         Ok(()) => 0,
