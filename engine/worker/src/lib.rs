@@ -10,6 +10,7 @@
 //! - [`baseline`]: attention that holds all KV itself; [`compare`]: how far logits are from it; [`texts`]: on what
 //! - [`demo`]: a document with hidden facts
 //! - [`recording`]: Q, K and V of a text, layer by layer; [`bench`] and [`capture_file`]: measurements on captured ones
+//! - [`study`]: where retrieval holds and where not, per head and per place in a document; [`plot`]: its pictures
 //! - [`progress`]: bars on stderr
 
 pub mod baseline;
@@ -25,9 +26,11 @@ pub mod embedded;
 pub mod forward;
 pub mod inventory;
 pub mod model;
+pub mod plot;
 pub mod prefill;
 pub mod progress;
 pub mod recording;
 pub mod sequence;
+pub mod study;
 pub mod texts;
 pub mod window;

@@ -6,7 +6,7 @@
 
 pub mod attention;
 mod dump;
-mod head;
+pub(crate) mod head;
 mod judge;
 pub mod retrieval;
-mod truth;
+pub(crate) mod truth;

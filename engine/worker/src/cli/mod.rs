@@ -19,6 +19,7 @@ pub mod model;
 pub(crate) mod print;
 pub mod service;
 pub mod spending;
+mod study;
 
 /// Long-context inference over shard servers that hold the keys and values.
 #[derive(Parser, Debug)]
@@ -42,6 +43,8 @@ enum Verb {
     Capture(capture::CaptureArgs),
     /// Show what a running shard holds: sessions, spans, index kinds, heads below their recall target
     Inspect(inspect::InspectArgs),
+    /// Measure where retrieval holds and where not: per layer and head, and per place in a document
+    Study(study::StudyArgs),
 }
 
 /// Something the caller asked for that cannot be: exit code 64.
@@ -85,6 +88,7 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         Verb::Bench(args) => bench::run(args),
         Verb::Capture(args) => capture::run(args),
         Verb::Inspect(args) => inspect::run(args),
+        Verb::Study(args) => study::run(args),
     };
     match done {
         Ok(()) => 0,

@@ -30,7 +30,7 @@ pub enum Index {
 }
 
 /// Most tokens of a sink or a window: the longest context that the worker could hold itself.
-pub(super) const MOST_LOCAL: u64 = 1 << 20;
+pub(crate) const MOST_LOCAL: u64 = 1 << 20;
 
 /// Shards, and how a sequence lies on them.
 #[derive(Args, Clone, Debug)]
