@@ -81,6 +81,18 @@ impl Cluster {
         Session::open(self, spec).await
     }
 
+    /// What the shards hold: one session by its 16 bytes, or every session. One answer for each of [`Cluster::shards`].
+    ///
+    /// Errors: [`Error::SessionLost`] when a shard does not know the session.
+    pub async fn inspect(&self, session: Option<&[u8]>) -> Result<Vec<v1::InspectResponse>, Error> {
+        let request = v1::InspectRequest { session: session.unwrap_or_default().to_vec() };
+        try_join_all(self.shards().map(|shard| {
+            let answer = shard.inspect(request.clone());
+            async move { answer.await.map_err(|status| Error::from_status(shard.name(), &status)) }
+        }))
+        .await
+    }
+
     pub(crate) fn described(&self) -> &[Described] {
         &self.shards
     }

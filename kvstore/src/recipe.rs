@@ -109,7 +109,8 @@ impl Recipe {
         drop(queries);
         kept.iter_mut().for_each(Samples::settle);
         let charge = self.purse.charge(Kind::Index, index.bytes() as u64)?;
-        Ok((Indexed { index, build_us: 0, charge }, kept))
+        let recall_target = params.target_recall;
+        Ok((Indexed { index, recall_target, build_us: 0, charge }, kept))
     }
 
     /// Bytes that a build works in: every key once in f32 with its candidate neighbours, a row of nearest keys for each

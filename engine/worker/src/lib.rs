@@ -6,10 +6,11 @@
 //! - [`causal`]: exact attention of a fresh block
 //! - [`sequence`]: one prompt and what is decoded after it: [`prefill`], [`decode`], its
 //!   [`coverage`], and the worker's own [`window`]
-//! - [`embedded`]: shards inside this process
+//! - [`embedded`]: shards inside this process; [`inventory`]: what shards say they hold, judged
 //! - [`baseline`]: attention that holds all KV itself; [`compare`]: how far logits are from it; [`texts`]: on what
 //! - [`demo`]: a document with hidden facts
-//! - [`bench`] and [`capture_file`]: measurements on captured Q, K and V
+//! - [`recording`]: Q, K and V of a text, layer by layer; [`bench`] and [`capture_file`]: measurements on captured ones
+//! - [`study`]: where retrieval holds and where not, per head and per place in a document; [`plot`]: its pictures
 //! - [`progress`]: bars on stderr
 
 pub mod baseline;
@@ -23,9 +24,13 @@ pub mod decode;
 pub mod demo;
 pub mod embedded;
 pub mod forward;
+pub mod inventory;
 pub mod model;
+pub mod plot;
 pub mod prefill;
 pub mod progress;
+pub mod recording;
 pub mod sequence;
+pub mod study;
 pub mod texts;
 pub mod window;

@@ -4,49 +4,10 @@ mod common;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
 use common::TinyModel;
-
-/// A running `recollectd`, killed when dropped.
-struct Daemon {
-    child: Child,
-    address: String,
-    http: String,
-}
-
-impl Daemon {
-    fn start() -> Daemon {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let (address, http) = (free(), free());
-        let binary = Path::new(env!("CARGO_BIN_EXE_recollect")).with_file_name("recollectd");
-        assert!(
-            binary.is_file(),
-            "{} is absent; build it first: cargo build --release --bins",
-            binary.display()
-        );
-        let child = Command::new(binary)
-            .args(["serve", "--listen", &address, "--http", &http])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        while std::net::TcpStream::connect(&address).is_err() {
-            assert!(Instant::now() < until, "recollectd is not ready");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Daemon { child, address, http }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
+use common::daemon::Daemon;
 
 fn recollect(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_recollect")).args(arguments).output().unwrap()

@@ -41,6 +41,8 @@ pub struct Queries {
 pub struct Indexed {
     /// The index itself.
     pub index: SpanIndex,
+    /// The recall that the build was asked for.
+    pub recall_target: f32,
     /// How long the build took, in microseconds.
     pub build_us: u64,
     /// Bytes of the index.

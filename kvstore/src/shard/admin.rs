@@ -85,5 +85,6 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
         build_us: indexed.map_or(0, |i| i.build_us),
         recall: indexed.and_then(|i| i.index.recall_estimate()),
         width: indexed.map_or(0, |i| u32::try_from(i.index.width()).unwrap_or(u32::MAX)),
+        recall_target: indexed.map(|i| i.recall_target),
     }
 }

@@ -15,9 +15,6 @@ use rayon::prelude::*;
 use super::retrieval::widen;
 use crate::capture_file::Capture;
 
-/// Passes over the decode queries that are timed; the fastest counts.
-const PASSES: usize = 3;
-
 /// What is built.
 pub struct Setup {
     pub kernels: Kernels,
@@ -25,6 +22,8 @@ pub struct Setup {
     pub spans: usize,
     /// How many times KV and index are held, each in memory of its own; the queries take them in turn.
     pub copies: usize,
+    /// Passes over the decode queries; the fastest counts.
+    pub passes: usize,
     /// Whether the calibrated width will be asked for.
     pub calibrated: bool,
     pub seed: u64,
@@ -127,7 +126,7 @@ impl Head {
         let mut memory = vec![Scratch::new(); decode.len().div_ceil(share)];
         let mut asked = Asked { answers: Vec::new(), wall: Duration::MAX };
         let mut fastest = Duration::MAX;
-        for pass in 0..PASSES {
+        for pass in 0..setup.passes {
             let start = Instant::now();
             let answers: Vec<Answers> = decode
                 .par_chunks(share)

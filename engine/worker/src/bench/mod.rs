@@ -9,8 +9,8 @@
 pub mod appends;
 pub mod attention;
 mod dump;
-mod head;
+pub(crate) mod head;
 mod judge;
 pub mod retrieval;
 mod shard;
-mod truth;
+pub(crate) mod truth;

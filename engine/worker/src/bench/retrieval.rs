@@ -94,6 +94,9 @@ pub(super) fn check_threads(threads: usize) -> Result<()> {
     }
 }
 
+/// Passes over the decode queries that are timed.
+const PASSES: usize = 3;
+
 /// Most copies of KV and index.
 const MOST_COPIES: usize = 65_536;
 
@@ -206,6 +209,7 @@ fn measure(capture: &Capture, args: &RetrievalArgs, kind: Kind) -> Result<Vec<Ro
         kind,
         spans: args.spans,
         copies: args.copies,
+        passes: PASSES,
         calibrated: args.width.contains(&Width::Calibrated),
         seed: args.seed,
     };

@@ -101,6 +101,11 @@ impl Truth {
         tokens.iter().map(|&t| self.weights[t as usize]).sum()
     }
 
+    /// The share of the mass of the `k` best indexed tokens: the most that `k` tokens can hold.
+    pub fn best_share(&self, k: usize) -> f64 {
+        self.order.iter().take(k).map(|&t| self.weights[t as usize]).sum()
+    }
+
     /// How many of the `k` best indexed tokens are among `chosen`. A token as good as the last of them counts.
     pub fn found(&self, chosen: &[u32], k: usize) -> usize {
         let Some(&last) = self.order.get(k.wrapping_sub(1)).or(self.order.last()) else { return 0 };

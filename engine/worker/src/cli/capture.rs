@@ -5,24 +5,18 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use attention::Description;
 use clap::Args;
 use half::f16;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use safetensors::{Dtype, View};
 use serde::Serialize;
 
-use crate::causal::causal_attention;
 use crate::cli::model::ModelArgs;
 use crate::cli::service::MOST_LOCAL;
 use crate::cli::{input, print, usage};
-use crate::forward::{KvShape, LayerBlock};
+use crate::forward::LayerBlock;
 use crate::model::Loaded;
 use crate::progress::Progress;
-
-/// Of the positions before `eval_from`, one in this many gives its queries.
-const SAMPLE_STRIDE: usize = 4;
+use crate::recording::{self, of_head, queries};
 
 /// Capture files of a text.
 #[derive(Args, Debug)]
@@ -98,34 +92,29 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     }
     ids.truncate(context);
     std::fs::create_dir_all(&args.out).map_err(|error| input::refused("--out", &args.out, &error))?;
-    let positions = sample(context, context - args.eval as usize, args.seed);
+    let eval_from = context - args.eval as usize;
+    let mut positions = recording::sample(eval_from, args.seed);
+    positions.extend(eval_from..context);
     capture(args, &loaded, &ids, &positions)
 }
 
 /// Runs the layers up to the last one that is asked for and writes a file at each that is.
 fn capture(args: &CaptureArgs, loaded: &Loaded, ids: &[u32], positions: &[usize]) -> anyhow::Result<()> {
-    let llama = &loaded.llama;
-    let description = Description { scale: llama.scale(), softcap: None };
     let last = args.layers.iter().copied().max().unwrap_or(0);
     let progress = Progress::new("layers", last as u64 + 1);
-    let mut x = llama.embed(ids)?;
-    for layer in 0..=last {
-        let block = llama.qkv(layer, &x, 0)?;
-        if args.layers.contains(&layer) {
+    recording::layers(&loaded.llama, ids, last, |block| {
+        if args.layers.contains(&block.layer) {
             for &head in &args.kv_heads {
-                let written = write(args, loaded, &block, head, positions)?;
+                let written = write(args, loaded, block, head, positions)?;
                 match args.json {
                     true => print::json(&written)?,
                     false => print::line(format_args!("{} ({} bytes)", written.file, written.bytes))?,
                 }
             }
         }
-        if layer < last {
-            let out = causal_attention(llama.shape(), &description, &block);
-            x = llama.finish(layer, &x, out)?;
-        }
         progress.step();
-    }
+        Ok(())
+    })?;
     progress.finish();
     Ok(())
 }
@@ -165,36 +154,6 @@ fn write(
     let bytes = std::fs::metadata(&path).with_context(|| path.display().to_string())?.len();
     let file = path.display().to_string();
     Ok(Written { file, layer, kv_head: head, tokens: block.tokens, queries: positions.len(), bytes })
-}
-
-/// Positions whose queries are kept, ascending: one drawn from every stride before `eval_from`, then all.
-fn sample(tokens: usize, eval_from: usize, seed: u64) -> Vec<usize> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let strides = (0..eval_from).step_by(SAMPLE_STRIDE);
-    let build = strides.map(|start| rng.random_range(start..(start + SAMPLE_STRIDE).min(eval_from)));
-    build.chain(eval_from..tokens).collect()
-}
-
-/// Rows of one KV head out of `[tokens, kv_heads, dim]`.
-fn of_head(rows: &[f16], shape: KvShape, head: usize) -> Vec<f16> {
-    let heads = rows.chunks_exact(shape.kv_heads * shape.dim);
-    heads.flat_map(|row| &row[head * shape.dim..(head + 1) * shape.dim]).copied().collect()
-}
-
-/// Queries of the group of one KV head at `positions`, as f16.
-fn queries(block: &LayerBlock, shape: KvShape, head: usize, positions: &[usize]) -> anyhow::Result<Vec<f16>> {
-    let width = shape.group() * shape.dim;
-    let mut out = Vec::with_capacity(positions.len() * width);
-    for position in positions {
-        let row = &block.q[position * shape.q_heads * shape.dim + head * width..][..width];
-        out.extend(row.iter().map(|&value| f16::from_f32(value)));
-    }
-    anyhow::ensure!(
-        out.iter().all(|value| value.is_finite()),
-        "layer {}, KV head {head}: a query component is beyond f16",
-        block.layer
-    );
-    Ok(out)
 }
 
 fn file_name(model: &str, layer: usize, head: usize, tokens: usize) -> String {
@@ -245,16 +204,6 @@ impl View for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sampled_positions_ascend_and_hold_every_evaluation_position() {
-        let positions = sample(1003, 902, 7);
-        assert!(positions.windows(2).all(|pair| pair[0] < pair[1]));
-        assert_eq!(positions.iter().filter(|&&p| p >= 902).count(), 101);
-        assert_eq!(positions.len() - 101, 902usize.div_ceil(SAMPLE_STRIDE));
-        assert_eq!(positions, sample(1003, 902, 7));
-        assert_ne!(positions, sample(1003, 902, 8));
-    }
 
     #[test]
     fn files_are_named_by_model_layer_head_and_length() {

@@ -4,7 +4,6 @@ use std::io::Write;
 
 use anyhow::Context;
 use attention::Description;
-use candle_core::Tensor;
 use clap::Args;
 use serde::Serialize;
 
@@ -15,9 +14,9 @@ use crate::cli::service::{Service, ServiceArgs};
 use crate::cli::spending::{SpendingArgs, budget_name};
 use crate::compare::Comparison;
 use crate::coverage::CoverageTally;
-use crate::demo::{Asker, Fact, Reply, ask, build_document, check_context, facts};
-use crate::forward::forward;
-use crate::model::{Llama, Loaded};
+use crate::demo::{Fact, InProcess, OverShards, Reply, ask, build_document, check_context, facts};
+use crate::inventory::Inventory;
+use crate::model::Loaded;
 use crate::progress::Progress;
 use crate::sequence::{Checkpoint, Sequence, StepReport};
 
@@ -65,6 +64,8 @@ struct Summary {
     prefill_kv_bytes: usize,
     shard_kv_bytes: u64,
     shard_index_bytes: u64,
+    #[serde(flatten)]
+    inventory: Inventory,
     keys_scored_per_query: f64,
     exact_tokens_per_query: f64,
     coverage_mean: Option<f64>,
@@ -78,49 +79,6 @@ struct Summary {
     top1_agreement: f64,
     kl_mean: f64,
     kl_share_of_window: Option<f64>,
-}
-
-struct OverShards<'a, 'm> {
-    sequence: &'a mut Sequence<'m>,
-    start: &'a Checkpoint,
-    /// Time and work of single-token steps only.
-    steps: Vec<StepReport>,
-}
-
-impl Asker for OverShards<'_, '_> {
-    fn extend(&mut self, ids: &[u32]) -> anyhow::Result<Tensor> {
-        let logits = self.sequence.extend(ids)?;
-        let report = self.sequence.take_report();
-        if ids.len() == 1 {
-            self.steps.push(report);
-        }
-        Ok(logits)
-    }
-
-    fn rewind(&mut self) -> anyhow::Result<()> {
-        self.sequence.rewind(self.start)
-    }
-}
-
-struct InProcess<'a> {
-    model: &'a Llama,
-    cache: &'a mut FullCache,
-    document: usize,
-    tokens: usize,
-}
-
-impl Asker for InProcess<'_> {
-    fn extend(&mut self, ids: &[u32]) -> anyhow::Result<Tensor> {
-        let (hidden, _) = forward(self.model, ids, self.tokens as u64, self.cache)?;
-        self.tokens += ids.len();
-        Ok(self.model.head(&hidden)?)
-    }
-
-    fn rewind(&mut self) -> anyhow::Result<()> {
-        self.cache.truncate(self.document);
-        self.tokens = self.document;
-        Ok(())
-    }
 }
 
 /// Runs the verb.
@@ -187,7 +145,7 @@ fn ask_all(
     cache: &mut FullCache,
 ) -> anyhow::Result<(Vec<Answer>, Comparisons, Vec<StepReport>)> {
     let document = sequence.tokens() as usize;
-    let mut shards = OverShards { sequence, start, steps: Vec::new() };
+    let mut shards = OverShards::new(sequence, start);
     let (mut answers, mut ours_by, mut window_by) =
         (Vec::new(), Comparison::default(), Comparison::default());
     for fact in facts {
@@ -196,8 +154,7 @@ fn ask_all(
         let ours = ask(loaded, &mut shards, &question, ANSWER_TOKENS, |piece| args.say_part(piece))?;
         let mut baseline = |mode: Mode| -> anyhow::Result<Reply> {
             cache.mode = mode;
-            let mut asker =
-                InProcess { model: &loaded.llama, cache: &mut *cache, document, tokens: document };
+            let mut asker = InProcess::new(&loaded.llama, cache, document);
             ask(loaded, &mut asker, &question, ANSWER_TOKENS, |_| Ok(()))
         };
         let (full, window) = (baseline(Mode::Full)?, baseline(Mode::Window)?);
@@ -232,7 +189,7 @@ fn summarise(
     answers: &[Answer],
     (comparisons, steps): (Comparisons, &[StepReport]),
 ) -> anyhow::Result<Summary> {
-    let (shard_kv_bytes, shard_index_bytes) = service.bytes_of(sequence.session())?;
+    let held = service.held(sequence.session())?;
     let (worker_kv_tokens, worker_kv_bytes) = sequence.worker_kv();
     let count = |found: fn(&Answer) -> bool| answers.iter().filter(|a| found(a)).count();
     let sum = |term: &dyn Fn(&StepReport) -> f64| steps.iter().map(term).sum::<f64>();
@@ -247,8 +204,9 @@ fn summarise(
         worker_kv_tokens,
         worker_kv_bytes,
         prefill_kv_bytes: sequence.prefill_kv_bytes,
-        shard_kv_bytes,
-        shard_index_bytes,
+        shard_kv_bytes: held.kv_bytes,
+        shard_index_bytes: held.index_bytes,
+        inventory: held.inventory,
         keys_scored_per_query: sum(&|s| s.attention.keys_scored) / rows,
         exact_tokens_per_query: sum(&|s| s.attention.exact_tokens) / rows,
         coverage_mean: coverage.mean(),
@@ -304,6 +262,7 @@ impl Summary {
             mib(self.shard_kv_bytes),
             mib(self.shard_index_bytes)
         ))?;
+        print::line(format_args!("spans              {}", self.inventory.line()))?;
         print::line(format_args!(
             "per query head     {:.0} keys scored, {:.0} attended exactly; coverage of the softmax mass {}",
             self.keys_scored_per_query,

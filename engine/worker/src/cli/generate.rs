@@ -13,6 +13,7 @@ use crate::cli::service::ServiceArgs;
 use crate::cli::spending::SpendingArgs;
 use crate::cli::{input, print, usage};
 use crate::compare::argmax;
+use crate::inventory::Inventory;
 use crate::progress::Progress;
 use crate::sequence::Sequence;
 
@@ -62,6 +63,8 @@ struct Summary {
     worker_kv_tokens: u64,
     worker_kv_bytes: u64,
     prefill_kv_bytes: usize,
+    #[serde(flatten)]
+    inventory: Inventory,
 }
 
 /// Runs the verb.
@@ -109,6 +112,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let attention = steps.attention;
     let (worker_kv_tokens, worker_kv_bytes) = sequence.worker_kv();
     let prefill_kv_bytes = sequence.prefill_kv_bytes;
+    let inventory = service.held(sequence.session())?.inventory;
     sequence.close()?;
     let summary = Summary {
         prompt_tokens: prompt.len(),
@@ -122,6 +126,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         worker_kv_tokens,
         worker_kv_bytes,
         prefill_kv_bytes,
+        inventory,
     };
     if args.json {
         return print::json(&summary);
@@ -135,6 +140,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         worker_kv_tokens,
         worker_kv_bytes
     );
+    eprintln!("spans: {}", summary.inventory.line());
     Ok(())
 }
 

@@ -14,10 +14,12 @@ mod demo;
 mod fidelity;
 mod generate;
 pub(crate) mod input;
+mod inspect;
 pub mod model;
 pub(crate) mod print;
 pub mod service;
 pub mod spending;
+mod study;
 
 /// Long-context inference over shard servers that hold the keys and values.
 #[derive(Parser, Debug)]
@@ -39,6 +41,10 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Write the keys, values and queries of chosen layers and heads of a text as capture files
     Capture(capture::CaptureArgs),
+    /// Show what a running shard holds: sessions, spans, index kinds, heads below their recall target
+    Inspect(inspect::InspectArgs),
+    /// Measure where retrieval holds and where not: per layer and head, and per place in a document
+    Study(study::StudyArgs),
 }
 
 /// Something the caller asked for that cannot be: exit code 64.
@@ -81,6 +87,8 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         Verb::Fidelity(args) => fidelity::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Capture(args) => capture::run(args),
+        Verb::Inspect(args) => inspect::run(args),
+        Verb::Study(args) => study::run(args),
     };
     match done {
         Ok(()) => 0,

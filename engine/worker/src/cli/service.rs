@@ -10,6 +10,7 @@ use wire::v1;
 
 use crate::decode::Spending;
 use crate::embedded::EmbeddedShard;
+use crate::inventory::Inventory;
 use crate::sequence::SequenceSpec;
 use crate::window::WindowSpec;
 
@@ -29,7 +30,7 @@ pub enum Index {
 }
 
 /// Most tokens of a sink or a window: the longest context that the worker could hold itself.
-pub(super) const MOST_LOCAL: u64 = 1 << 20;
+pub(crate) const MOST_LOCAL: u64 = 1 << 20;
 
 /// Shards, and how a sequence lies on them.
 #[derive(Args, Clone, Debug)]
@@ -64,7 +65,7 @@ pub struct ServiceArgs {
 }
 
 /// The canonical form of a shard's address, refused before a model is loaded.
-fn shard_address(text: &str) -> Result<String, client::Error> {
+pub(super) fn shard_address(text: &str) -> Result<String, client::Error> {
     Cluster::address(text).map(|address| address.to_string())
 }
 
@@ -77,17 +78,33 @@ pub struct Service {
     pub names: Vec<String>,
 }
 
+/// What shards hold for one session.
+#[derive(Default)]
+pub struct Held {
+    /// Bytes of keys and values.
+    pub kv_bytes: u64,
+    /// Bytes of indexes.
+    pub index_bytes: u64,
+    /// Spans by kind, and how well they find.
+    pub inventory: Inventory,
+}
+
 impl Service {
     /// The runtime's handle.
     pub fn handle(&self) -> Handle {
         self.runtime.handle().clone()
     }
 
-    /// Bytes of KV and of indexes that the shards hold for a session.
-    pub fn bytes_of(&self, session: &Session) -> anyhow::Result<(u64, u64)> {
+    /// What the shards hold for a session.
+    pub fn held(&self, session: &Session) -> anyhow::Result<Held> {
         let shards = self.runtime.block_on(session.inspect())?;
-        let held = shards.iter().flat_map(|shard| &shard.sessions);
-        Ok(held.fold((0, 0), |(kv, index), s| (kv + s.kv_bytes, index + s.index_bytes)))
+        let mut held = Held::default();
+        for part in shards.iter().flat_map(|shard| &shard.sessions) {
+            held.kv_bytes += part.kv_bytes;
+            held.index_bytes += part.index_bytes;
+            held.inventory.add(&part.spans);
+        }
+        Ok(held)
     }
 }
 

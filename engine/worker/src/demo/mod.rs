@@ -1,9 +1,11 @@
 //! The demo: a document of the project's own making with hidden facts, asked over shards and over two baselines.
 
 mod ask;
+mod askers;
 mod document;
 
 pub use ask::{Asker, Reply, ask};
+pub use askers::{InProcess, OverShards};
 pub use document::{Fact, Filler, facts};
 
 use crate::cli::usage;

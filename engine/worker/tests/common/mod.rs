@@ -1,6 +1,8 @@
 //! Tiny random models that tests write to disk, and the plain f64 forward pass they are held to.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod daemon;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
