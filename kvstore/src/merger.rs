@@ -76,7 +76,8 @@ fn try_merge(
     let [(first, _), _, ..] = &parts[..] else { return Err(Void::Cancelled) };
     let begin = first.begin;
     // Lets go after the parts: only then is the memory of one copy left.
-    let _extension = recipe.purse.extend(needed(&parts, recipe)).map_err(Void::refused)?;
+    let _extension =
+        recipe.purse.extend(needed(&parts, recipe, pool.current_num_threads())).map_err(Void::refused)?;
     let parts = parts;
     let rows = copy(&parts, recipe).map_err(Void::refused)?;
     let queries = queries(&parts, recipe).map_err(Void::refused)?;
@@ -122,11 +123,13 @@ fn kept(parts: &[Part]) -> usize {
 }
 
 /// Bytes until the parts can go: the second copy, the queries, the working memory, and an index as large as theirs.
-fn needed(parts: &[Part], recipe: &Recipe) -> u64 {
+fn needed(parts: &[Part], recipe: &Recipe, threads: usize) -> u64 {
+    let begin = parts.first().map_or(0, |(span, _)| span.begin);
     let tokens = parts.iter().map(|(span, end)| end - span.begin).sum();
+    let working = recipe.working_memory(&recipe.params(begin, tokens, true), tokens, kept(parts), threads);
     let queries = samples::bytes(kept(parts), recipe.geometry.group * recipe.geometry.key_dim);
     let indexes: u64 = parts.iter().filter_map(|p| p.0.indexed()).map(|i| i.charge.bytes()).sum();
-    copied_bytes(parts, recipe) + queries + recipe.working_memory(tokens, kept(parts)) + indexes
+    copied_bytes(parts, recipe) + queries + working + indexes
 }
 
 /// The visible rows of the parts; those that are not shared are paid for first.

@@ -95,7 +95,7 @@ impl Recipe {
         };
         let params = self.params(begin, tokens, queries.is_some());
         let build_positions = queries.as_ref().map_or(0, |q: &BuildQueries| q.visible.len());
-        let scratch = self.working_memory(tokens, build_positions);
+        let scratch = self.working_memory(&params, tokens, build_positions, pool.current_num_threads());
         let _scratch = self.purse.charge(Kind::Scratch, scratch)?;
         let built = catch_unwind(AssertUnwindSafe(|| {
             pool.install(|| index::build(&keys, &values, queries.as_ref(), &params))
@@ -113,16 +113,16 @@ impl Recipe {
         Ok((Indexed { index, recall_target, build_us: 0, charge }, kept))
     }
 
-    /// Bytes that a build works in: every key once in f32 with its candidate neighbours, a row of nearest keys for each
-    /// query, and the queries to keep once more.
-    pub fn working_memory(&self, tokens: u64, positions: usize) -> u64 {
-        let (group, key_dim) = (self.geometry.group, self.geometry.key_dim);
-        let rows = (positions * group * BuildParams::default().row_length * 8) as u64;
-        let kept = samples::bytes(positions.min(samples::kept(tokens, group)), group * key_dim);
-        tokens * (4 * key_dim as u64 + 128) + rows + kept
+    /// Bytes that a build works in on so many threads, the queries to keep among them.
+    pub fn working_memory(&self, params: &BuildParams, tokens: u64, positions: usize, threads: usize) -> u64 {
+        let (group, g) = (self.geometry.group, &self.geometry);
+        let dims = (g.key_dim as u64, g.value_dim as u64);
+        let kept = samples::bytes(positions.min(samples::kept(tokens, group)), group * g.key_dim);
+        index::working_bytes(params, tokens, dims, ((positions * group) as u64, threads as u64)) + kept
     }
 
-    fn params(&self, begin: u64, tokens: u64, queries: bool) -> BuildParams {
+    /// How a span is built; `queries`: whether there are any for it.
+    pub fn params(&self, begin: u64, tokens: u64, queries: bool) -> BuildParams {
         // A walk over a short span scores as many keys as a scan, and a graph without queries finds little: there the
         // index is a scan with a summary for the estimate.
         let kind = match self.index {

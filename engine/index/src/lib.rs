@@ -23,6 +23,7 @@ mod flat;
 mod graph;
 mod hnsw;
 mod lift;
+mod memory;
 mod params;
 mod rows;
 mod scratch;
@@ -32,6 +33,7 @@ mod summary;
 
 pub use build::{build, build_with};
 pub use error::BuildError;
+pub use memory::{index_bytes, working_bytes};
 pub use params::{BuildParams, BuildQueries, Kind};
 pub use scratch::Scratch;
 pub use select::{Ask, Budget, Chosen, SpanView, Stats, attend_spans};

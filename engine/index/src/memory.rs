@@ -1,25 +1,27 @@
-//! What indexes and their builds take, before they are built: for callers that reserve memory.
+//! What an index and its build take, told before they are built: for callers that reserve memory. `tests/memory.rs`
+//! holds builds to it.
 
 use crate::params::{BuildParams, Kind};
+use crate::summary::SEGMENT;
 
 /// Edges of a graph per key, with room: 22 were measured on real keys.
 const EDGES: u64 = 40;
 /// Bytes of hnsw_rs's links and records per key.
 const LINKS: u64 = 1536;
+/// Bytes that a thread works in however short the span is.
+const THREAD: u64 = 1 << 20;
 
-/// Bytes of an index per token that hold for every span of some hundred keys and more; [`SpanIndex::bytes`] says what one
-/// takes. `keys_per_mean` is that of [`BuildParams`].
-///
-/// [`SpanIndex::bytes`]: crate::SpanIndex::bytes
-pub fn index_bytes(kind: Kind, tokens: u64, (key_dim, value_dim): (u64, u64), keys_per_mean: u64) -> u64 {
-    let groups = tokens.div_ceil(keys_per_mean.max(1)).saturating_mul(5) / 4 + 16;
+/// Most bytes of an index over `tokens` keys; [`SpanIndex::bytes`](crate::SpanIndex::bytes) says what one takes.
+pub fn index_bytes(params: &BuildParams, tokens: u64, (key_dim, value_dim): (u64, u64)) -> u64 {
+    let groups = groups(params, tokens);
     let cells = groups / 12 + 16;
-    // Two ids a token; a coded mean, a mean value, counts a group; both means a cell.
-    let summary = 8 * tokens + groups * (key_dim + 2 * value_dim + 32) + cells * (2 * (key_dim + value_dim) + 32);
+    // Two ids a token; a coded mean, a mean value and counts a group; both means a cell.
+    let summary =
+        8 * tokens + groups * (key_dim + 2 * value_dim + 32) + cells * (2 * (key_dim + value_dim) + 32);
     let codes = tokens * (key_dim + 8);
     let edges = tokens * 4 * EDGES;
     summary
-        + match kind {
+        + match params.kind {
             Kind::Flat => 0,
             Kind::Summary => codes,
             Kind::Graph => edges,
@@ -28,25 +30,29 @@ pub fn index_bytes(kind: Kind, tokens: u64, (key_dim, value_dim): (u64, u64), ke
         }
 }
 
-/// Bytes that a build needs at its peak, the index included: clustering holds a segment's keys in f32 for every thread;
-/// a graph holds its lists of edges twice; the trials hold `rows` query rows with their nearest keys.
-pub fn build_bytes(
+/// Most bytes that a build on `threads` threads holds beside the index: the keys of a segment in f32 with their nearest
+/// centres for every thread, the groups on the way, the decoded means, the lists of a graph, and for each of `rows` query
+/// rows (positions x query heads) its nearest keys.
+pub fn working_bytes(
     params: &BuildParams,
     tokens: u64,
     (key_dim, value_dim): (u64, u64),
-    rows: u64,
-    threads: u64,
+    (rows, threads): (u64, u64),
 ) -> u64 {
-    let index = index_bytes(params.kind, tokens, (key_dim, value_dim), params.keys_per_mean as u64);
-    let segment = (crate::summary::SEGMENT as u64).min(tokens);
-    let clustering = threads * segment * (8 * key_dim + 4 * value_dim / 16 + 64) + threads * (1 << 20);
-    // The groups on the way, and the decoded means.
-    let groups = tokens * (12 + (6 * key_dim + 4 * value_dim + 128) / params.keys_per_mean.max(1) as u64);
-    let walked = match params.kind {
-        Kind::Auto | Kind::Graph => tokens * 4 * (4 * EDGES) + rows * params.row_length as u64 * 16,
+    let clustered = (SEGMENT as u64).min(tokens) * (5 * key_dim + 48);
+    let groups = groups(params, tokens) * (8 * key_dim + 4 * value_dim + 192) + 16 * tokens;
+    let nearest = rows * (16 * params.row_length.max(params.calibrate_k) as u64 + 8 * key_dim);
+    // Sixteen cells in f32, and the distances of a block of keys to them.
+    let probed = tokens.min(8192) * (4 * key_dim + 4 * 128);
+    let finder = match params.kind {
+        // Codes, which the trials compare the graph with; the lists of projected and of near edges.
+        Kind::Auto | Kind::Graph => tokens * (key_dim + 16 * EDGES) + nearest + threads * probed,
         Kind::Hnsw => tokens * 4 * key_dim,
         Kind::Flat | Kind::Summary => 0,
     };
-    let trials = rows * (8 * key_dim + 16 * params.calibrate_k as u64) + threads * (4 << 20) + (tokens << 1);
-    index + clustering + groups + walked + trials
+    threads * (clustered + THREAD + tokens / 4) + groups + nearest + finder
+}
+
+fn groups(params: &BuildParams, tokens: u64) -> u64 {
+    tokens / params.keys_per_mean.max(1) as u64 * 5 / 4 + 16
 }

@@ -3,22 +3,21 @@
 use crate::node::Node;
 use crate::session::geometry::{Geometry, reservation};
 use crate::session::{Session, Terms, lease};
+use attention::EXTENT_TOKENS;
 use std::time::Duration;
 use tonic::Status;
 use wire::{PROTOCOL, WireError, v1};
 
-/// Bytes set aside for the index of a token of one head: the queries kept for merges (a row for every 8 tokens), the
-/// summary (a mean and a value sum for every 64 tokens, two ids a token), and the edges of a graph (22 a token on real
-/// keys) or hnsw's copy of the key with its links, rounded up.
+/// Bytes set aside for the index of a token of one head: the queries kept for merges (a row for every 8 tokens), and the
+/// index of an extent, by the token. A session that asks for a flat scan builds nothing.
 fn index_allowance(kind: index::Kind, g: &Geometry) -> u64 {
-    let queries = 2 + g.key_dim as u64 / 4;
-    let summary = queries + 16 + g.row_bytes() / 16;
-    match kind {
-        index::Kind::Flat => 0,
-        index::Kind::Summary => summary,
-        index::Kind::Auto | index::Kind::Graph => summary + 4 * 40,
-        index::Kind::Hnsw => summary + 2 * g.key_dim as u64 + 1536,
+    if kind == index::Kind::Flat {
+        return 0;
     }
+    let queries = 2 + g.key_dim as u64 / 4;
+    let params = index::BuildParams { kind, ..index::BuildParams::default() };
+    let tokens = EXTENT_TOKENS as u64;
+    queries + index::index_bytes(&params, tokens, (g.key_dim as u64, g.value_dim as u64)).div_ceil(tokens)
 }
 
 impl Node {

@@ -8,6 +8,8 @@ use crate::summary::Summary;
 
 /// Cells that are searched, the key's own among them.
 const PROBED: usize = 16;
+/// Keys whose distances to all candidates are held at once.
+const BLOCK: usize = 128;
 
 /// The `degree` nearest keys of every key (nearly always: a near key in a far cell is missed), nearest first.
 pub(super) fn edges(k: &Kernels, keys: &Rows<'_>, summary: &Summary, degree: usize) -> Vec<Vec<u32>> {
@@ -36,16 +38,15 @@ fn of_cell(
     let half_norms: Vec<f32> =
         others.chunks(dim).map(|row| row.iter().map(|x| x * x).sum::<f32>() / 2.0).collect();
     let members = summary.cell_members(cell);
-    let rows = gather(k, keys, members);
     let n = candidates.len();
-    let mut scores = vec![0f32; members.len() * n];
-    k.gemm_nt(&rows, &others, dim, members.len(), n, &mut scores);
+    let mut scores = vec![0f32; BLOCK.min(members.len()) * n];
     let mut top = TopK::new(degree + 1);
-    let mut best = Vec::new();
-    members
-        .iter()
-        .zip(scores.chunks_mut(n))
-        .map(|(&id, scores)| {
+    let (mut best, mut lists) = (Vec::new(), Vec::with_capacity(members.len()));
+    for members in members.chunks(BLOCK) {
+        let rows = gather(k, keys, members);
+        let scores = &mut scores[..members.len() * n];
+        k.gemm_nt(&rows, &others, dim, members.len(), n, scores);
+        for (&id, scores) in members.iter().zip(scores.chunks_mut(n)) {
             // -|x - y|^2 / 2 up to |x|^2 / 2, which is the same for all y.
             scores.iter_mut().zip(&half_norms).for_each(|(s, h)| *s -= h);
             top.push_all(scores, &candidates, 0);
@@ -53,9 +54,10 @@ fn of_cell(
             top.drain_sorted(&mut best);
             let mut list: Vec<u32> = best.iter().map(|b| b.1).filter(|&other| other != id).collect();
             list.truncate(degree);
-            (id, list)
-        })
-        .collect()
+            lists.push((id, list));
+        }
+    }
+    lists
 }
 
 /// The cells whose means are nearest, the cell itself first.

@@ -51,7 +51,7 @@ impl Bench {
         let index = index::build(&rows.keys(), &rows.values(), None, &params).unwrap();
         let charge = self.purse.charge(Kind::Index, 0).unwrap();
         let queries = Samples::new(1, self.purse.charge(Kind::Scratch, 0).unwrap());
-        let indexed = Indexed { index, build_us: 0, charge };
+        let indexed = Indexed { index, recall_target: 0.95, build_us: 0, charge };
         Arc::new(Span::merged(parts[0].0.begin, version, rows, Some(queries), indexed))
     }
 
