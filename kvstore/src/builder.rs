@@ -127,7 +127,6 @@ fn index_span(pool: &rayon::ThreadPool, span: &Weak<Span>, recipe: &Recipe, metr
     };
     let (layer, kv_head) = recipe.at;
     let _span = tracing::debug_span!(names::SPAN_BUILD, layer, kv_head).entered();
-    let started = Instant::now();
     let queries = std::mem::take(&mut *span.queries());
     let built = recipe.build(pool, &span.rows, (span.begin, queries), metrics);
     match built {
@@ -138,7 +137,7 @@ fn index_span(pool: &rayon::ThreadPool, span: &Weak<Span>, recipe: &Recipe, metr
                 tokens = span.len(),
                 bytes = indexed.charge.bytes(),
                 recall = indexed.index.recall_estimate(),
-                took_ms = started.elapsed().as_millis(),
+                took_ms = indexed.build_us / 1000,
                 "index ready"
             );
             span.queries().own = kept;

@@ -26,4 +26,5 @@ pub mod telemetry;
 mod testing;
 
 pub use node::{Node, NodeConfig, NodeError};
+pub use shard::kinds::wire_kind;
 pub use shard::probe::Selection;

@@ -147,7 +147,7 @@ impl<'a> Trials<'a> {
 }
 
 /// Memory of one thread.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Memory {
     pub finding: Finding,
     pub flat: Flat,

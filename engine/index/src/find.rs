@@ -58,8 +58,8 @@ pub(crate) fn search(
     let summary = &index.summary;
     let heads = findings.iter_mut().zip(q.chunks(keys.dim())).zip(cell_scores.chunks(summary.cells()));
     for ((finding, q), cells) in heads {
-        finding.frontier.open(summary, (q, cells), index.opened(reach.width), reach.visible);
-        finding.frontier.score(k, summary, &mut reading.plan);
+        let wanted = (index.opened(reach.width), reach.visible);
+        finding.frontier.open(k, summary, (q, cells), wanted, &mut reading.plan);
     }
     match &index.finder {
         Finder::Summary(codes) => read_groups(k, (summary, codes), (q, keys.dim()), reach, findings, reading),

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::calibrate::{Memory, Trials};
 use crate::span::SpanIndex;
-use crate::summary::{Cut, Means, Remainder, Seen};
+use crate::summary::{Cut, Frontier, Means, Remainder, Seen};
 
 /// Where there are no held-back queries to fit to.
 pub(crate) const UNFITTED: f32 = 0.2;
@@ -58,7 +58,7 @@ pub(crate) fn fit(index: &SpanIndex, trials: &Trials<'_>, d: &Description) -> f3
 
 /// A held-back query, what its search saw, and the truth.
 struct Case {
-    memory: Memory,
+    frontier: Frontier,
     seen: Seen,
     cut: Cut,
     /// scale^2 |q|^2
@@ -77,19 +77,15 @@ impl Case {
         let k = trials.kernels();
         let range = 0..visible;
         memory.search(k, (index, trials.keys()), q, &trials.reach(index, index.width, &range));
-        let mut memory = memory.clone();
         let finding = &mut memory.finding;
-        for (score, &id) in finding.walk.scores.iter_mut().zip(&finding.walk.ids) {
-            if !range.contains(&(id as usize)) {
-                *score = f32::NEG_INFINITY;
-            }
-        }
+        finding.walk.hide(&range);
+        let frontier = std::mem::take(&mut finding.frontier);
         let mut seen = Seen::default();
         let found = (finding.walk.ids.iter().copied(), &finding.walk.scores[..]);
-        seen.note((k, d), (&index.summary, &finding.frontier), found);
+        seen.note((k, d), (&index.summary, &frontier), found);
         let square = q.iter().map(|x| x * x).sum::<f32>() * d.scale * d.scale;
         let log_mass = crate::flat::log_mass((k, d), (trials.keys(), &range), q, &mut memory.flat);
-        Case { seen, cut: Cut::counts(&index.summary, &range), square, log_mass, memory }
+        Case { seen, cut: Cut::counts(&index.summary, &range), square, log_mass, frontier }
     }
 
     /// By how much of the true mass the estimated one is too large.
@@ -104,7 +100,7 @@ impl Case {
         let means = Means {
             summary: &index.summary,
             cut: &self.cut,
-            frontier: &self.memory.finding.frontier,
+            frontier: &self.frontier,
             lift: lift * self.square,
             seen: &self.seen,
         };

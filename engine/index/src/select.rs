@@ -266,11 +266,7 @@ impl Step<'_, '_> {
         for (head, finding) in heads.zip(findings) {
             let found = &mut finding.walk;
             if view.visible != (0..index.tokens) {
-                for (score, &id) in found.scores.iter_mut().zip(&found.ids) {
-                    if !view.visible.contains(&(id as usize)) {
-                        *score = f32::NEG_INFINITY;
-                    }
-                }
+                found.hide(&view.visible);
             }
             scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
             if ask.wants_mass() {

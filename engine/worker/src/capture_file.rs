@@ -108,6 +108,11 @@ impl Capture {
         self.meta.sink..self.meta.eval_from - self.meta.window
     }
 
+    /// The queries for evaluation: those at or after `eval_from`. The ones before them may build and calibrate.
+    pub fn decode_queries(&self) -> std::ops::Range<usize> {
+        self.q_pos.partition_point(|&p| (p as usize) < self.meta.eval_from)..self.q_pos.len()
+    }
+
     /// The capture as it would have been at a context of `tokens`: later tokens and queries are dropped, and the decode
     /// queries are those of as many last positions as in the whole capture.
     pub fn limited(mut self, tokens: usize) -> Result<Capture> {

@@ -1,38 +1,17 @@
 //! `recollect bench retrieval` with several budgets, widths and copies: each row is what a run of its own says.
 
+#[path = "common/noise.rs"]
+mod noise;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
-use half::f16;
 use serde_json::Value;
-use worker::capture_file::{Capture, CaptureMeta};
 
 const TOKENS: usize = 3000;
-const DIM: usize = 16;
 
 fn write_capture(path: &Path) {
-    let mut state = 7u64;
-    let mut noise = |count: usize| -> Vec<f16> {
-        let mut next = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            f16::from_f32((state >> 40) as f32 / (1u64 << 24) as f32 - 0.5)
-        };
-        (0..count).map(|_| next()).collect()
-    };
-    let q_pos: Vec<u32> = (100..TOKENS as u32).step_by(4).collect();
-    let capture = Capture {
-        k: noise(TOKENS * DIM),
-        v: noise(TOKENS * DIM),
-        q: noise(q_pos.len() * 2 * DIM),
-        q_pos,
-        tokens: TOKENS,
-        kv_heads: 1,
-        q_heads: 2,
-        dim: DIM,
-        value_dim: DIM,
-        meta: CaptureMeta { scale: 1.0, sink: 16, window: 64, eval_from: 2800, ..CaptureMeta::default() },
-    };
-    capture.write(path).unwrap();
+    noise::write_capture(path, (TOKENS, 2800), (1, 2));
 }
 
 fn bench(capture: &Path, more: &[&str]) -> Output {

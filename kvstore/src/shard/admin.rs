@@ -3,6 +3,7 @@
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::span::Span;
+use crate::shard::kinds::wire_kind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Status;
@@ -66,20 +67,13 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
 fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInfo {
     let indexed = span.indexed();
     let kind = indexed.map_or(index::Kind::Flat, |i| i.index.kind());
-    let kind = match kind {
-        index::Kind::Auto => v1::IndexKind::Auto,
-        index::Kind::Flat => v1::IndexKind::Flat,
-        index::Kind::Summary => v1::IndexKind::Summary,
-        index::Kind::Graph => v1::IndexKind::Graph,
-        index::Kind::Hnsw => v1::IndexKind::Hnsw,
-    };
     v1::SpanInfo {
         layer: layer as u32,
         kv_head: kv_head as u32,
         begin: span.begin,
         end,
         version: span.version,
-        index: kind as i32,
+        index: wire_kind(kind) as i32,
         ready: span.ready(),
         index_bytes: indexed.map_or(0, |i| i.charge.bytes()),
         build_us: indexed.map_or(0, |i| i.build_us),

@@ -11,6 +11,7 @@
 pub mod admin;
 pub mod append;
 pub mod attend;
+pub mod kinds;
 pub mod open;
 pub mod plan;
 pub mod probe;

@@ -3,6 +3,7 @@
 use crate::node::Node;
 use crate::session::geometry::{Geometry, reservation};
 use crate::session::{Session, Terms, lease};
+use crate::shard::kinds;
 use attention::EXTENT_TOKENS;
 use std::time::Duration;
 use tonic::Status;
@@ -42,7 +43,7 @@ impl Node {
         let fingerprint = request.fingerprint.ok_or_else(|| WireError::missing("fingerprint"))?;
         let geometry = Geometry::read(&fingerprint)?;
         let owned = geometry.owned(&request.owned)?;
-        let index = index_kind(request.index)?;
+        let index = kinds::read(request.index)?;
         let lease = self.lease(request.lease_ms)?.unwrap_or(self.config.lease);
         let heads = owned.iter().filter(|&&o| o).count() as u64;
         let allowance = index_allowance(index, &geometry);
@@ -94,18 +95,6 @@ fn spoken(protocol: u32) -> Result<(), Status> {
     Err(Status::failed_precondition(format!(
         "protocol {protocol} is not spoken here: this server speaks {PROTOCOL}"
     )))
-}
-
-fn index_kind(kind: i32) -> Result<index::Kind, WireError> {
-    use v1::IndexKind as K;
-    Ok(match K::try_from(kind) {
-        Ok(K::Unspecified | K::Auto) => index::Kind::Auto,
-        Ok(K::Flat) => index::Kind::Flat,
-        Ok(K::Summary) => index::Kind::Summary,
-        Ok(K::Graph) => index::Kind::Graph,
-        Ok(K::Hnsw) => index::Kind::Hnsw,
-        Err(_) => return Err(WireError::range("index", kind, "a kind of this protocol")),
-    })
 }
 
 fn millis(d: Duration) -> u64 {

@@ -93,6 +93,15 @@ impl Walk {
         }
     }
 
+    /// Gives what was found outside `visible` the score of nothing.
+    pub fn hide(&mut self, visible: &Range<usize>) {
+        for (score, &id) in self.scores.iter_mut().zip(&self.ids) {
+            if !visible.contains(&(id as usize)) {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+    }
+
     /// Forgets what was found.
     pub fn clear(&mut self) {
         self.pool.clear();

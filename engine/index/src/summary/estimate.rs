@@ -163,14 +163,12 @@ impl Remainder {
         let Means { summary, cut, frontier, .. } = *means;
         self.counts.clear();
         self.counts.extend_from_slice(&cut.cells.counts);
-        self.spreads.clear();
-        self.spreads.extend_from_slice(summary.cells.spreads());
+        frontier.spreads(summary, &mut self.spreads);
         for &cell in frontier.opened() {
             self.counts[cell as usize] = 0;
         }
         for (_, groups) in frontier.runs(summary) {
-            self.counts.extend_from_slice(&cut.groups.counts[groups.clone()]);
-            self.spreads.extend_from_slice(&summary.groups.spreads()[groups]);
+            self.counts.extend_from_slice(&cut.groups.counts[groups]);
         }
     }
 }

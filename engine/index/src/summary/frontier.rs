@@ -30,13 +30,14 @@ pub(crate) struct Frontier {
 
 impl Frontier {
     /// Opens the best cells that may hold visible keys, until they hold about `wanted` groups. `cells` are the products of
-    /// `q` with the means of the cells. The groups have no scores before [`Frontier::score`].
+    /// `q` with the means of the cells.
     pub fn open(
         &mut self,
+        k: &Kernels,
         summary: &Summary,
         (q, cells): (&[f32], &[f32]),
-        wanted: usize,
-        visible: &Range<usize>,
+        (wanted, visible): (usize, &Range<usize>),
+        plan: &mut Plan,
     ) {
         let count = wanted.saturating_mul(summary.cells()).div_ceil(summary.groups()).max(1);
         self.open.clear();
@@ -60,10 +61,6 @@ impl Frontier {
             Family { children: groups.start as u32..groups.end as u32, parent: cells[cell as usize] }
         }));
         summary.group_means().prepare(q, &mut self.reader);
-    }
-
-    /// Scores the groups that were opened.
-    pub fn score(&mut self, k: &Kernels, summary: &Summary, plan: &mut Plan) {
         summary.group_means().read(k, std::slice::from_mut(&mut self.reader), plan);
         self.scores.extend_from_slice(&self.reader.scores);
     }
@@ -130,12 +127,17 @@ impl Frontier {
     /// A product with q that a member of a slot rarely exceeds: `factor` spreads above the mean's, for each slot.
     pub fn bounds(&self, summary: &Summary, q: &[f32], factor: f32, out: &mut Vec<f32>) {
         let reach = factor * q.iter().map(|x| x * x).sum::<f32>().sqrt();
+        self.spreads(summary, out);
+        out.iter_mut().zip(&self.scores).for_each(|(bound, score)| *bound = score + reach * *bound);
+    }
+
+    /// The spread of every slot, replacing what `out` held.
+    pub fn spreads(&self, summary: &Summary, out: &mut Vec<f32>) {
         out.clear();
         out.extend_from_slice(summary.cells.spreads());
         for (_, groups) in self.runs(summary) {
             out.extend_from_slice(&summary.groups.spreads()[groups]);
         }
-        out.iter_mut().zip(&self.scores).for_each(|(bound, score)| *bound = score + reach * *bound);
     }
 
     /// Slots of opened cells that follow each other, with their groups.

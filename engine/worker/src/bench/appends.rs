@@ -97,13 +97,8 @@ pub fn run(args: &AppendsArgs) -> Result<()> {
         )));
     }
     let bench = Bench { capture: &capture, args };
-    let first = capture.q_pos.partition_point(|&p| (p as usize) < capture.meta.eval_from);
-    ensure!(
-        first < capture.q_pos.len(),
-        "the capture has no query from eval_from {} on",
-        capture.meta.eval_from
-    );
-    let decode = first..capture.q_pos.len();
+    let decode = capture.decode_queries();
+    ensure!(!decode.is_empty(), "the capture has no query from eval_from {} on", capture.meta.eval_from);
     let prefilled = capture.meta.eval_from - args.appended;
     let mut truths = None;
     for (variant, merge, prefilled) in

@@ -151,8 +151,15 @@ impl Head {
         asked
     }
 
+    /// The final partials of query `j`: the answers with exact attention over every visible token outside the index.
+    pub fn merged(&self, capture: &Capture, setup: &Setup, j: usize, answers: &Answers) -> Vec<Partial> {
+        let mut merged = answers.partials.clone();
+        self.attend_beside(capture, setup, j, &mut merged);
+        merged
+    }
+
     /// Merges exact attention of query `j` over every visible token outside the indexed range into `out`.
-    pub fn attend_beside(&self, capture: &Capture, setup: &Setup, j: usize, out: &mut [Partial]) {
+    fn attend_beside(&self, capture: &Capture, setup: &Setup, j: usize, out: &mut [Partial]) {
         let (dim, width) = (capture.dim, capture.group() * capture.dim);
         let indexed = capture.indexed();
         let q = widen(&self.queries[j * width..(j + 1) * width]);
@@ -248,7 +255,7 @@ fn copy_span(capture: &Capture, queries: &[f16], span: &Span, setup: &Setup) -> 
 /// The queries before the evaluation, seeing what a decode step at their position would ask the index for: the tokens
 /// of [begin, end) before their window.
 pub(super) fn build_queries(capture: &Capture, queries: &[f16], begin: usize, end: usize) -> BuildQueries {
-    let m = capture.q_pos.partition_point(|&p| (p as usize) < capture.meta.eval_from);
+    let m = capture.decode_queries().start;
     let width = capture.group() * capture.dim;
     let visible = capture.q_pos[..m]
         .iter()

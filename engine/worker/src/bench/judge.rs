@@ -34,8 +34,7 @@ pub struct Judged {
 
 /// Asks every decode query at every setting and judges the answers. The truth of a query is worked out once.
 pub fn evaluate(capture: &Capture, setup: &Setup, head: &Head, settings: &[Setting]) -> Vec<Judged> {
-    let first = capture.q_pos.partition_point(|&p| (p as usize) < capture.meta.eval_from);
-    let decode: Vec<usize> = (first..capture.q_pos.len()).collect();
+    let decode: Vec<usize> = capture.decode_queries().collect();
     let asked: Vec<_> = settings.iter().map(|s| head.ask_all(capture, setup, s, &decode)).collect();
     let dims = (capture.dim, capture.value_dim);
     let reference = Reference::new(&head.keys, &head.values, dims, capture.meta.scale, capture.indexed());
@@ -78,13 +77,6 @@ impl Judge<'_> {
         q.chunks(dim).map(|q| self.reference.attend(q, position)).collect()
     }
 
-    /// The partials merged with exact attention over every visible token outside the indexed range.
-    fn merged(&self, j: usize, answers: &Answers) -> Vec<Partial> {
-        let mut merged = answers.partials.clone();
-        self.head.attend_beside(self.capture, self.setup, j, &mut merged);
-        merged
-    }
-
     fn judge(&self, setting: &Setting, j: usize, truths: &[Truth], answers: &Answers) -> Vec<Outcome> {
         let indexed = self.capture.indexed().len();
         let search_us = answers.time.as_secs_f64() * 1e6 / self.capture.group() as f64;
@@ -93,7 +85,7 @@ impl Judge<'_> {
             Budget::All => Some(indexed),
             Budget::Coverage(_) => None,
         };
-        let merged = self.merged(j, answers);
+        let merged = self.head.merged(self.capture, self.setup, j, answers);
         let heads = answers.partials.iter().zip(&answers.ids).zip(merged).zip(truths);
         heads
             .map(|(((partial, ids), merged), truth)| {

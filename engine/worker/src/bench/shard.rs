@@ -42,13 +42,6 @@ impl<'a> Shard<'a> {
     pub fn open(capture: &'a Capture, kind: Kind, config: NodeConfig) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shard = Self { capture, runtime, node: Node::new(config)? };
-        let index = match kind {
-            Kind::Auto => v1::IndexKind::Auto,
-            Kind::Flat => v1::IndexKind::Flat,
-            Kind::Summary => v1::IndexKind::Summary,
-            Kind::Graph => v1::IndexKind::Graph,
-            Kind::Hnsw => v1::IndexKind::Hnsw,
-        };
         let fingerprint = v1::Fingerprint {
             model: capture.meta.model.clone(),
             layers: 1,
@@ -71,7 +64,7 @@ impl<'a> Shard<'a> {
             session: SESSION.to_vec(),
             fingerprint: Some(fingerprint),
             owned: vec![heads],
-            index: index as i32,
+            index: kvstore::wire_kind(kind) as i32,
             lease_ms: READY_MS,
             protocol: wire::PROTOCOL,
             ..Default::default()

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use anyhow::Context;
-use attention::Description;
 use clap::Args;
 use serde::Serialize;
 
@@ -17,7 +16,6 @@ use crate::coverage::CoverageTally;
 use crate::demo::{Fact, InProcess, OverShards, Reply, ask, build_document, check_context, facts};
 use crate::inventory::Inventory;
 use crate::model::Loaded;
-use crate::progress::Progress;
 use crate::sequence::{Checkpoint, Sequence, StepReport};
 
 /// Tokens of an answer.
@@ -108,18 +106,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     ))?;
 
     let spec = args.service.sequence(args.spending.spending(), room as u64, 64);
-    let shape = loaded.llama.shape();
-    let description = Description { scale: loaded.llama.scale(), softcap: None };
-    let mut cache = FullCache::new(shape, description, spec.window);
-    let progress = Progress::new("prefill", shape.layers as u64);
-    let (mut sequence, _) =
-        Sequence::start(&loaded.llama, (service.handle(), &service.cluster), &document, &spec, |block| {
-            cache.push(block);
-            progress.step();
-        })?;
-    progress.finish();
-    sequence.wait_ready()?;
-    let start = sequence.checkpoint();
+    let (mut sequence, start, mut cache) = service.start(&loaded.llama, &document, &spec, "prefill")?;
 
     let (answers, comparisons, steps) = ask_all(args, &loaded, &facts, &mut sequence, &start, &mut cache)?;
     let summary = summarise(&document, &sequence, &service, &answers, (comparisons, &steps))?;

@@ -1,7 +1,6 @@
 //! `recollect fidelity`: teacher-forced over the last positions of a context, against full attention on the same KV.
 
 use anyhow::Context;
-use attention::Description;
 use clap::Args;
 use client::Budget;
 use serde::Serialize;
@@ -16,7 +15,6 @@ use crate::decode::Spending;
 use crate::forward::forward;
 use crate::model::Loaded;
 use crate::progress::Progress;
-use crate::sequence::Sequence;
 use crate::texts;
 
 /// Fidelity to full attention.
@@ -155,23 +153,14 @@ fn one_text(
     label: &str,
 ) -> anyhow::Result<()> {
     let model = &loaded.llama;
-    let shape = model.shape();
     let split = args.context - args.positions;
     let (prefix, forced) = (&text.tokens[..split], &text.tokens[split..args.context]);
     let next = &text.tokens[split + 1..text.tokens.len().min(args.context + 1)];
     let first = Spending { budget: Budget::All, estimate: false };
     let spec = args.service.sequence(first, args.positions as u64, args.positions as u64);
 
-    let mut cache = FullCache::new(shape, Description { scale: model.scale(), softcap: None }, spec.window);
-    let progress = Progress::new(&format!("{label}: prefill"), shape.layers as u64);
-    let (mut sequence, _) =
-        Sequence::start(model, (service.handle(), &service.cluster), prefix, &spec, |block| {
-            cache.push(block);
-            progress.step();
-        })?;
-    progress.finish();
-    sequence.wait_ready()?;
-    let start = sequence.checkpoint();
+    let (mut sequence, start, mut cache) =
+        service.start(model, prefix, &spec, &format!("{label}: prefill"))?;
 
     let progress = Progress::new(&format!("{label}: methods"), tallies.len() as u64 + 1);
     // In the blocks of `Sequence::extend`: products of many rows round differently from those of few.

@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
+use attention::Description;
 use clap::{Args, ValueEnum};
 use client::{Cluster, Session, Shard};
 use kvstore::NodeConfig;
 use tokio::runtime::{Builder, Handle, Runtime};
 use wire::v1;
 
+use crate::baseline::FullCache;
 use crate::decode::Spending;
 use crate::embedded::EmbeddedShard;
 use crate::inventory::Inventory;
-use crate::sequence::SequenceSpec;
+use crate::model::Llama;
+use crate::progress::Progress;
+use crate::sequence::{Checkpoint, Sequence, SequenceSpec};
 use crate::window::WindowSpec;
 
 /// Index kinds by the names that `--index` takes.
@@ -90,6 +94,29 @@ pub struct Held {
 }
 
 impl Service {
+    /// Prefills `prompt` on the shards, beside the baseline that holds all of it here, and waits for the indexes. `doing`
+    /// is what the progress says.
+    pub fn start<'m>(
+        &self,
+        model: &'m Llama,
+        prompt: &[u32],
+        spec: &SequenceSpec,
+        doing: &str,
+    ) -> anyhow::Result<(Sequence<'m>, Checkpoint, FullCache)> {
+        let shape = model.shape();
+        let description = Description { scale: model.scale(), softcap: None };
+        let mut cache = FullCache::new(shape, description, spec.window);
+        let progress = Progress::new(doing, shape.layers as u64);
+        let (sequence, _) = Sequence::start(model, (self.handle(), &self.cluster), prompt, spec, |block| {
+            cache.push(block);
+            progress.step();
+        })?;
+        progress.finish();
+        sequence.wait_ready()?;
+        let start = sequence.checkpoint();
+        Ok((sequence, start, cache))
+    }
+
     /// The runtime's handle.
     pub fn handle(&self) -> Handle {
         self.runtime.handle().clone()

@@ -63,8 +63,7 @@ pub fn measure(capture: &Capture, budgets: &[Budget], (kind, seed): (Kind, u64))
     let setup =
         Setup { kernels: Kernels::native(), kind, spans: 1, copies: 1, passes: 1, calibrated: true, seed };
     let head = Head::build(capture, 0, &setup)?;
-    let first = capture.q_pos.partition_point(|&p| (p as usize) < capture.meta.eval_from);
-    let decode: Vec<usize> = (first..capture.q_pos.len()).collect();
+    let decode: Vec<usize> = capture.decode_queries().collect();
     let ask = |budget: Budget, estimate: bool| {
         head.ask_all(capture, &setup, &Setting { budget, estimate, width: None }, &decode).answers
     };
@@ -125,8 +124,7 @@ impl Judge<'_> {
 
     /// The final outputs: the index's partials with exact attention over every visible token outside it.
     fn merged(&self, j: usize, answers: &Answers) -> Vec<Vec<f64>> {
-        let mut merged = answers.partials.clone();
-        self.head.attend_beside(self.capture, self.setup, j, &mut merged);
+        let merged = self.head.merged(self.capture, self.setup, j, answers);
         merged.iter().map(|partial| partial.o.iter().map(|&x| f64::from(x)).collect()).collect()
     }
 

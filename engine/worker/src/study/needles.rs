@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use attention::Description;
 use clap::Args;
 use serde::Serialize;
 
 use super::needle_document::{NeedleDocument, build};
-use crate::baseline::{FullCache, Mode};
+use crate::baseline::Mode;
 use crate::cli::model::ModelArgs;
 use crate::cli::service::{Service, ServiceArgs};
 use crate::cli::spending::{SpendingArgs, budget_name};
@@ -19,8 +18,6 @@ use crate::inventory::Inventory;
 use crate::model::Loaded;
 use crate::plot;
 use crate::plot::heat::{Heat, Panel, Scale};
-use crate::progress::Progress;
-use crate::sequence::Sequence;
 
 /// Tokens of an answer.
 const ANSWER_TOKENS: usize = 8;
@@ -177,18 +174,8 @@ fn one_cell(
 ) -> anyhow::Result<Cell> {
     let tokens = document.ids.len();
     let spec = args.service.sequence(args.spending.spending(), ROOM as u64, 64);
-    let shape = loaded.llama.shape();
-    let description = Description { scale: loaded.llama.scale(), softcap: None };
-    let mut cache = FullCache::new(shape, description, spec.window);
-    let progress = Progress::new(&format!("{context} tokens, depth {depth} %"), shape.layers as u64);
-    let at = (service.handle(), &service.cluster);
-    let (mut sequence, _) = Sequence::start(&loaded.llama, at, &document.ids, &spec, |block| {
-        cache.push(block);
-        progress.step();
-    })?;
-    progress.finish();
-    sequence.wait_ready()?;
-    let start = sequence.checkpoint();
+    let doing = format!("{context} tokens, depth {depth} %");
+    let (mut sequence, start, mut cache) = service.start(&loaded.llama, &document.ids, &spec, &doing)?;
     let (mut found, mut found_full, mut found_window, mut lost) = (0, 0, 0, 0);
     for fact in facts {
         let question = loaded.tokenizer.encode(&fact.question)?;
