@@ -262,20 +262,24 @@ impl Step<'_, '_> {
         let q = &ask.q[heads.start * dim..heads.end * dim];
         let scores = &scratch.cell_scores[s][heads.start * cells..heads.end * cells];
         let findings = &mut scratch.findings[s * ask.group..][heads.clone()];
-        find::search(self.k, (index, &view.keys), (q, scores), &reach, findings, &mut scratch.reading);
+        find::search(self.k, (index, &view.keys), (q, scores), &reach, findings);
+        let all = view.visible == (0..index.tokens);
         for (head, finding) in heads.zip(findings) {
             let found = &mut finding.walk;
-            if view.visible != (0..index.tokens) {
+            if !all {
                 found.hide(&view.visible);
             }
             scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
             if ask.wants_mass() {
                 let seen = &mut scratch.seen[s * ask.group + head];
                 let numbers = (self.k, &ask.description);
-                let known = (&index.summary, &finding.frontier);
-                match index.is_coded() {
-                    true => seen.note_groups(numbers, known, &finding.slots, &found.scores),
-                    false => seen.note(numbers, known, (found.ids.iter().copied(), &found.scores[..])),
+                let frontier = &finding.frontier;
+                if index.is_coded() {
+                    let groups = (&finding.slots[..], &finding.reader.runs[..]);
+                    seen.note_groups(numbers, frontier, groups, (&found.scores, all));
+                } else {
+                    let found = (found.ids.iter().copied(), &found.scores[..]);
+                    seen.note(numbers, (&index.summary, frontier), found);
                 }
             }
             self.stats.deadline_hit |= found.late || late;

@@ -11,7 +11,6 @@ mod cut;
 mod estimate;
 mod frontier;
 mod level;
-mod reader;
 mod seen;
 
 use std::ops::Range;
@@ -21,12 +20,11 @@ use half::f16;
 use kernels::Kernels;
 use rayon::prelude::*;
 
-pub(crate) use codes::Codes;
+pub(crate) use codes::{Codes, Reader};
 pub(crate) use cut::Cut;
 pub(crate) use estimate::{Means, Remainder, Taken};
 pub(crate) use frontier::Frontier;
 pub(crate) use level::Level;
-pub(crate) use reader::{Family, Plan, Reader};
 pub(crate) use seen::Seen;
 
 use level::{Described, describe};

@@ -4,7 +4,7 @@
 //! their own mass is known, and a group that was seen as a whole is estimated by its values alone.
 
 use attention::Description;
-use kernels::Kernels;
+use kernels::{CodeRun, Kernels};
 
 use super::{Frontier, Summary};
 
@@ -15,11 +15,12 @@ pub(crate) struct Seen {
     pub noted: bool,
     /// The largest logit; masses are relative to it.
     pub m: f32,
-    /// Scored visible keys: [slots].
-    pub count: Vec<u32>,
+    /// The number of scored visible keys: [slots].
+    pub count: Vec<f32>,
     /// Their sum of exp(z - m): [slots].
     pub mass: Vec<f32>,
     weights: Vec<f32>,
+    sums: Vec<f32>,
 }
 
 impl Seen {
@@ -39,27 +40,29 @@ impl Seen {
         for ((id, &w), &score) in ids.zip(&self.weights).zip(scores) {
             let slot = frontier.slot(summary, summary.group_of(id as usize));
             self.mass[slot] += w;
-            self.count[slot] += u32::from(score > f32::NEG_INFINITY);
+            self.count[slot] += f32::from(u8::from(score > f32::NEG_INFINITY));
         }
     }
 
-    /// As [`Seen::note`], for all members of the groups of `slots`, group after group.
+    /// As [`Seen::note`], for all members of the groups of `slots`, run after run; `all` of them visible or not.
     pub fn note_groups(
         &mut self,
         numbers: (&Kernels, &Description),
-        (summary, frontier): (&Summary, &Frontier),
-        slots: &[u32],
-        scores: &[f32],
+        frontier: &Frontier,
+        (slots, runs): (&[u32], &[CodeRun]),
+        (scores, all): (&[f32], bool),
     ) {
         self.weigh(numbers, frontier, scores);
-        let (mut scores, mut weights) = (scores, &self.weights[..]);
-        for slot in slots.iter().map(|&slot| slot as usize) {
-            let size = summary.size(frontier.group(slot) as usize) as usize;
-            let (now, w);
-            (now, scores) = scores.split_at(size);
-            (w, weights) = weights.split_at(size);
-            self.mass[slot] += sum(w);
-            self.count[slot] += now.iter().map(|&s| u32::from(s > f32::NEG_INFINITY)).sum::<u32>();
+        self.sums.resize(runs.len(), 0.0);
+        numbers.0.run_sums(&self.weights, runs, &mut self.sums);
+        let mut left = scores;
+        for ((&slot, run), sum) in slots.iter().zip(runs).zip(&self.sums) {
+            let now;
+            (now, left) = left.split_at(run.len as usize);
+            let visible =
+                if all { now.len() } else { now.iter().filter(|&&s| s > f32::NEG_INFINITY).count() };
+            self.mass[slot as usize] += sum;
+            self.count[slot as usize] += visible as f32;
         }
     }
 
@@ -69,7 +72,7 @@ impl Seen {
             self.noted = true;
             self.m = f32::NEG_INFINITY;
             self.count.clear();
-            self.count.resize(frontier.slots(), 0);
+            self.count.resize(frontier.slots(), 0.0);
             self.mass.clear();
             self.mass.resize(frontier.slots(), 0.0);
         }
@@ -83,14 +86,4 @@ impl Seen {
         }
         k.exp_sum(&mut self.weights, self.m);
     }
-}
-
-/// The sum in eight lanes, which the compiler keeps in registers.
-fn sum(x: &[f32]) -> f32 {
-    let (whole, rest) = x.as_chunks::<8>();
-    let mut lanes = [0f32; 8];
-    for chunk in whole {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane += x);
-    }
-    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }
