@@ -169,6 +169,7 @@ impl Memory {
         let query = (q, &self.cell_scores[..]);
         let finding = std::slice::from_mut(&mut self.finding);
         find::search(k, (index, keys), query, reach, finding);
+        self.finding.list(index);
     }
 
     /// How many of `truth` the last search scored.

@@ -40,7 +40,8 @@ pub(crate) struct Reach<'a> {
 }
 
 /// Scores the keys that the index proposes to each query head, one of `findings` for each: `walk.ids` with `walk.scores`
-/// (raw q . k, of a coded index close to it), each key once, hidden ones perhaps included. `q` is [heads, dim],
+/// (raw q . k, of a coded index close to it and without the ids, see [`Finding::list`]), each key once, hidden ones perhaps
+/// included. `q` is [heads, dim],
 /// `cell_scores` are its products with the means of the cells, [heads, cells].
 pub(crate) fn search(
     k: &Kernels,
@@ -83,12 +84,33 @@ impl Finding {
         }));
         codes.prepare(q, reader);
         codes.read(k, reader);
-        walk.clear();
+        walk.ids.clear();
+        walk.late = false;
+        (self.keys_scored, self.edge_bytes) = (reader.scores.len(), 0);
         std::mem::swap(&mut walk.scores, &mut reader.scores);
-        for run in &reader.runs {
-            walk.ids.extend_from_slice(summary.tokens_at(run.first..run.first + run.len));
+    }
+
+    /// Fills `walk.ids`, which a search over codes leaves empty: few of them are ever asked for.
+    pub fn list(&mut self, index: &SpanIndex) {
+        if index.is_coded() {
+            for run in &self.reader.runs {
+                self.walk.ids.extend_from_slice(index.summary.tokens_at(run.first..run.first + run.len));
+            }
         }
-        (self.keys_scored, self.edge_bytes) = (walk.ids.len(), 0);
+    }
+
+    /// The id of each score of a search over codes; to be asked for with ascending numbers.
+    pub fn ids_of_codes<'a>(&'a self, summary: &'a Summary) -> impl FnMut(usize) -> u32 + 'a {
+        let mut runs = self.reader.runs.iter();
+        let (mut first, mut from, mut end) = (0, 0, 0);
+        move |i| {
+            while i >= end {
+                let Some(run) = runs.next() else { break };
+                (first, from) = (run.first as usize, end);
+                end += run.len as usize;
+            }
+            summary.token_at(first + i - from)
+        }
     }
 
     /// A search over keys.

@@ -84,11 +84,12 @@ impl TopK {
         self.push_each(scores, |i| base + ids[i]);
     }
 
-    fn push_each(&mut self, scores: &[f32], id: impl Fn(usize) -> u32) {
+    /// Offers `scores[i]` with id `id(i)`, which is asked for with ascending i, and only where the score may enter.
+    pub fn push_each(&mut self, scores: &[f32], mut id: impl FnMut(usize) -> u32) {
         if self.k > 0 && self.pairs.is_empty() && scores.len() > self.k {
             let reached = self.sieve.reached(scores, self.k);
             self.threshold = pack(reached, u32::MAX);
-            let hits = self.sieve.hits.iter().map(|&i| i as usize);
+            let hits = self.sieve.hits().iter().map(|&i| i as usize);
             self.pairs.extend(hits.filter(|&i| scores[i] >= reached).map(|i| pack(scores[i], id(i))));
             if self.pairs.len() >= self.capacity {
                 self.compact();
@@ -144,10 +145,13 @@ impl TopK {
 pub struct Sieve {
     /// The bucket of each score.
     buckets: Vec<u32>,
-    /// How many fell into each.
-    histogram: Vec<u32>,
-    /// Positions of the best, and of some below them.
+    /// How many fell into each, in two counts that are added to in turn: one would wait for itself where neighbours
+    /// share a bucket.
+    histogram: Vec<[u32; 2]>,
+    /// Positions of the best, and of some below them: the first `reaching`. It is never shortened, so that nothing is
+    /// cleared for the next run.
     hits: Vec<u32>,
+    reaching: usize,
     /// The ranks of the scores among which the k-th best is.
     ranks: Vec<u32>,
 }
@@ -167,7 +171,7 @@ impl Sieve {
             return;
         }
         let reached = self.reached(scores, k);
-        out.extend(self.hits.iter().filter(|&&i| scores[i as usize] >= reached));
+        out.extend(self.hits().iter().filter(|&&i| scores[i as usize] >= reached));
         let mut beyond = out.len() - k;
         let mut at = out.len();
         while beyond > 0 {
@@ -177,6 +181,10 @@ impl Sieve {
                 beyond -= 1;
             }
         }
+    }
+
+    fn hits(&self) -> &[u32] {
+        &self.hits[..self.reaching]
     }
 
     /// The `k`-th largest of more than `k` scores, `k` > 0. `hits` then holds the positions of all that reach it, and
@@ -189,16 +197,25 @@ impl Sieve {
             false => 0.0,
         };
         let (mut above, mut bucket, mut limit) = (0, 0, f32::NEG_INFINITY);
-        self.buckets.resize(scores.len(), 0);
+        let n = scores.len();
+        if self.hits.len() < n {
+            self.hits.resize(n, 0);
+            self.buckets.resize(n, 0);
+        }
+        let buckets = &mut self.buckets[..n];
         if scale.is_normal() {
-            kernels.buckets(scores, high, scale, BUCKETS, &mut self.buckets);
+            kernels.buckets(scores, high, scale, BUCKETS, buckets);
             self.histogram.clear();
-            self.histogram.resize(usize::from(BUCKETS), 0);
-            for &bucket in &self.buckets {
-                self.histogram[bucket as usize] += 1;
+            self.histogram.resize(usize::from(BUCKETS), [0; 2]);
+            let (pairs, rest) = buckets.as_chunks::<2>();
+            for pair in pairs {
+                self.histogram[pair[0] as usize][0] += 1;
+                self.histogram[pair[1] as usize][1] += 1;
             }
-            while above + (self.histogram[bucket] as usize) < k {
-                above += self.histogram[bucket] as usize;
+            rest.iter().for_each(|&bucket| self.histogram[bucket as usize][0] += 1);
+            let count = |bucket: usize| self.histogram[bucket].iter().sum::<u32>() as usize;
+            while above + count(bucket) < k {
+                above += count(bucket);
                 bucket += 1;
             }
             if bucket + 1 < usize::from(BUCKETS) {
@@ -206,13 +223,11 @@ impl Sieve {
             }
         } else {
             // Nothing spreads, or over more than the numbers can say: all compete.
-            self.buckets.fill(0);
+            buckets.fill(0);
         }
-        self.hits.resize(scores.len(), 0);
-        let n = kernels.at_least(scores, limit, &mut self.hits);
-        self.hits.truncate(n);
+        self.reaching = kernels.at_least(scores, limit, &mut self.hits);
         self.ranks.clear();
-        let inside = self.hits.iter().filter(|&&i| self.buckets[i as usize] as usize == bucket);
+        let inside = self.hits[..self.reaching].iter().filter(|&&i| self.buckets[i as usize] as usize == bucket);
         self.ranks.extend(inside.map(|&i| rank(scores[i as usize])));
         unrank(*self.ranks.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a)).1)
     }

@@ -27,11 +27,13 @@ pub(crate) struct Means<'a> {
 pub(crate) struct Taken {
     /// Span-local.
     pub token: u32,
+    /// q . k
+    pub score: f32,
     /// The product that was seen on the way.
     pub seen: f32,
 }
 
-/// Working memory of [`Remainder::estimate`] and [`Remainder::log_mass`].
+/// Working memory of [`Remainder::attend`] and [`Remainder::log_mass`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remainder {
     /// Logits, then masses, then masses per member: [slots].
@@ -51,8 +53,9 @@ pub(crate) struct Remainder {
 }
 
 impl Remainder {
-    /// The partial over all visible members that are not in `selected`: m, l_est and o.
-    pub fn estimate(
+    /// The partial over all visible members: those of `selected` exactly, the others by estimate. The values of the
+    /// selected are read once for both, since the estimate takes them out of the means of their slots.
+    pub fn attend(
         &mut self,
         (k, d): (&Kernels, &Description),
         means: &Means<'_>,
@@ -61,21 +64,30 @@ impl Remainder {
     ) -> Partial {
         let dim = means.summary.value_dim();
         let mut out = Partial::neutral(dim);
-        let m = self.weigh((k, d), means, selected);
+        let estimated = self.weigh((k, d), means, selected);
         let total = sum(&self.mass);
-        if total > 0.0 {
-            // From the mass of a slot to that of a member.
-            for (mass, &left) in self.mass.iter_mut().zip(&self.left) {
-                *mass = if left > 0.0 { *mass / left } else { 0.0 };
-            }
-            self.sum_values(k, means, selected, values);
-            (out.m, out.l_est) = (m, total as f32);
-            out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / total) as f32);
+        // From the mass of a slot to that of a member.
+        for (mass, &left) in self.mass.iter_mut().zip(&self.left) {
+            *mass = if left > 0.0 { *mass / left } else { 0.0 };
         }
+        self.weights.clear();
+        self.weights.extend(selected.iter().map(|t| d.logit(t.score)));
+        let exact = k.max(&self.weights);
+        let m = if total > 0.0 { exact.max(estimated) } else { exact };
+        if m == f32::NEG_INFINITY {
+            return out;
+        }
+        let l = k.exp_sum(&mut self.weights, m);
+        let factor = if total > 0.0 { (estimated - m).exp() } else { 0.0 };
+        k.scale(factor, &mut self.mass);
+        self.sum_values(k, means, selected, values);
+        let (l, rest) = (f64::from(l), f64::from(factor) * total);
+        (out.m, out.l_exact, out.l_est) = (m, l as f32, rest as f32);
+        out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / (l + rest)) as f32);
         out
     }
 
-    /// Sums the values of all visible members that are not in `selected`, weighted with the mass per member.
+    /// Sums the values of all visible members: the selected ones by `weights`, the others by the mass per member.
     fn sum_values(&mut self, k: &Kernels, means: &Means<'_>, selected: &[Taken], values: &Rows<'_>) {
         let Means { summary, cut, frontier, .. } = *means;
         let dim = summary.value_dim();
@@ -90,6 +102,9 @@ impl Remainder {
         {
             k.axpy_f32(mass[frontier.slot(summary, group)], sum, acc);
         }
+        self.weights.iter_mut().zip(&self.taken).for_each(|(w, &slot)| *w -= mass[slot as usize]);
+        let rows = selected.iter().map(|t| values.row(t.token as usize));
+        k.axpy_gather(&self.weights, dim, rows, acc);
         // Whole slots by their means; of the others the sums above are all there is.
         let weights = &mut self.weights;
         weights.clear();
@@ -104,9 +119,6 @@ impl Remainder {
         for (slots, groups) in frontier.runs(summary) {
             k.axpy_rows(&weights[slots], dim, summary.groups.value_means(groups), acc);
         }
-        weights.clear();
-        weights.extend(self.taken.iter().map(|&slot| -mass[slot as usize]));
-        k.axpy_gather(weights, dim, selected.iter().map(|t| values.row(t.token as usize)), acc);
     }
 
     /// Log of the estimated mass of all visible members; -inf when there are none.

@@ -192,6 +192,11 @@ impl Summary {
     }
 
     /// The token at a place in group order.
+    pub fn token_at(&self, place: usize) -> u32 {
+        self.members[place]
+    }
+
+    /// The tokens at places in group order.
     pub fn tokens_at(&self, places: Range<u32>) -> &[u32] {
         &self.members[places.start as usize..places.end as usize]
     }

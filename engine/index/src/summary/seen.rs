@@ -36,38 +36,46 @@ impl Seen {
         (summary, frontier): (&Summary, &Frontier),
         (ids, scores): (impl Iterator<Item = u32>, &[f32]),
     ) {
-        self.weigh(numbers, frontier, scores);
-        for ((id, &w), &score) in ids.zip(&self.weights).zip(scores) {
+        self.begin(frontier);
+        let mut weights = std::mem::take(&mut self.weights);
+        weights.clear();
+        weights.extend_from_slice(scores);
+        self.weigh(numbers, &mut weights);
+        for ((id, &w), &score) in ids.zip(&weights).zip(scores) {
             let slot = frontier.slot(summary, summary.group_of(id as usize));
             self.mass[slot] += w;
             self.count[slot] += f32::from(u8::from(score > f32::NEG_INFINITY));
         }
+        self.weights = weights;
     }
 
-    /// As [`Seen::note`], for all members of the groups of `slots`, run after run; `all` of them visible or not.
+    /// As [`Seen::note`], for all members of the groups of `slots`, run after run, `all` of them visible or not. The
+    /// scores are turned into weights.
     pub fn note_groups(
         &mut self,
-        numbers: (&Kernels, &Description),
+        (k, d): (&Kernels, &Description),
         frontier: &Frontier,
         (slots, runs): (&[u32], &[CodeRun]),
-        (scores, all): (&[f32], bool),
+        (scores, all): (&mut [f32], bool),
     ) {
-        self.weigh(numbers, frontier, scores);
-        self.sums.resize(runs.len(), 0.0);
-        numbers.0.run_sums(&self.weights, runs, &mut self.sums);
-        let mut left = scores;
-        for ((&slot, run), sum) in slots.iter().zip(runs).zip(&self.sums) {
+        self.begin(frontier);
+        let mut left = &scores[..];
+        for (&slot, run) in slots.iter().zip(runs) {
             let now;
             (now, left) = left.split_at(run.len as usize);
-            let visible =
-                if all { now.len() } else { now.iter().filter(|&&s| s > f32::NEG_INFINITY).count() };
-            self.mass[slot as usize] += sum;
+            let visible = if all { now.len() } else { now.iter().filter(|&&s| s > f32::NEG_INFINITY).count() };
             self.count[slot as usize] += visible as f32;
+        }
+        self.weigh((k, d), scores);
+        self.sums.resize(runs.len(), 0.0);
+        k.run_sums(scores, runs, &mut self.sums);
+        for (&slot, sum) in slots.iter().zip(&self.sums) {
+            self.mass[slot as usize] += sum;
         }
     }
 
-    /// The weights of `scores`, relative to the largest logit so far.
-    fn weigh(&mut self, (k, d): (&Kernels, &Description), frontier: &Frontier, scores: &[f32]) {
+    /// Makes room for what is noted, unless something was.
+    fn begin(&mut self, frontier: &Frontier) {
         if !self.noted {
             self.noted = true;
             self.m = f32::NEG_INFINITY;
@@ -76,14 +84,16 @@ impl Seen {
             self.mass.clear();
             self.mass.resize(frontier.slots(), 0.0);
         }
-        self.weights.clear();
-        self.weights.extend_from_slice(scores);
-        d.logits(&mut self.weights);
-        let m = k.max(&self.weights);
+    }
+
+    /// Turns scores into weights, relative to the largest logit so far.
+    fn weigh(&mut self, (k, d): (&Kernels, &Description), scores: &mut [f32]) {
+        d.logits(scores);
+        let m = k.max(scores);
         if m > self.m {
             k.scale((self.m - m).exp(), &mut self.mass);
             self.m = m;
         }
-        k.exp_sum(&mut self.weights, self.m);
+        k.exp_sum(scores, self.m);
     }
 }

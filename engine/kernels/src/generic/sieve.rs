@@ -35,25 +35,51 @@ pub(crate) unsafe fn buckets<V: Vector>(z: &[f32], high: f32, scale: f32, last: 
     }
 }
 
-/// Writes the positions of the elements that reach `limit`, ascending, to the front of `out`; returns their number.
+/// The positions of the set bits of every byte, first ones first.
+const BITS: [[u8; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut bit, mut n) = (0, 0);
+        while bit < 8 {
+            if byte >> bit & 1 == 1 {
+                table[byte][n] = bit as u8;
+                n += 1;
+            }
+            bit += 1;
+        }
+        byte += 1;
+    }
+    table
+};
+
+/// Writes the positions of the elements that reach `limit`, ascending, to the front of `out`; returns their number. `out`
+/// has a place for every element.
 #[inline(always)]
 pub(crate) unsafe fn at_least<V: Vector>(z: &[f32], limit: f32, out: &mut [u32]) -> usize {
-    let full = z.len() - z.len() % (2 * V::LANES);
+    const STEP: usize = 16;
+    let full = z.len() - z.len() % STEP;
     let mut n = 0;
-    // SAFETY: offsets stay below the length; the door checked that `out` has room for every position.
+    // SAFETY: offsets stay below the length; of the first i elements at most i positions were written, so there is room
+    // for eight more before each byte of hits, of which those beyond its own bits are overwritten or never read.
     unsafe {
         let limits = V::splat(limit);
-        let mut i = 0;
-        while i < full {
-            let low = V::load(z.as_ptr().add(i)).at_least(limits);
-            let high = V::load(z.as_ptr().add(i + V::LANES)).at_least(limits);
-            let mut hits = low | high << V::LANES;
-            while hits != 0 {
-                *out.get_unchecked_mut(n) = i as u32 + hits.trailing_zeros();
-                n += 1;
-                hits &= hits - 1;
+        for i in (0..full).step_by(STEP) {
+            let mut hits = 0;
+            for lane in (0..STEP).step_by(V::LANES) {
+                hits |= V::load(z.as_ptr().add(i + lane)).at_least(limits) << lane;
             }
-            i += 2 * V::LANES;
+            if hits == 0 {
+                continue;
+            }
+            for byte in 0..STEP / 8 {
+                let bits = hits >> (8 * byte) & 255;
+                let places = out.as_mut_ptr().add(n);
+                for (place, &bit) in BITS[bits as usize].iter().enumerate() {
+                    places.add(place).write((i + 8 * byte) as u32 + u32::from(bit));
+                }
+                n += bits.count_ones() as usize;
+            }
         }
     }
     for (i, &z) in z.iter().enumerate().skip(full) {
