@@ -320,13 +320,7 @@ impl Step<'_, '_> {
     }
 
     /// Attends to what was selected of a span, `scratch.taken`; the rest of a span without an index is computed.
-    fn attend_exactly(
-        &mut self,
-        view: &SpanView<'_>,
-        head: usize,
-        scratch: &mut Scratch,
-        out: &mut Partial,
-    ) {
+    fn attend_exactly(&mut self, view: &SpanView<'_>, head: usize, scratch: &mut Scratch, out: &mut Partial) {
         let numbers = (self.k, &self.ask.description);
         scratch.local.clear();
         scratch.local.extend(scratch.taken.iter().map(|t| (t.token, t.score)));

@@ -39,7 +39,7 @@ pub struct BuildStats {
 /// Groups that are looked at for each that is read.
 const OPENED: usize = 5;
 /// Groups that are looked at even for the narrowest search: the estimate of the remainder is finer with them.
-const FEWEST_OPENED: usize = 384;
+const FEWEST_OPENED: usize = 352;
 
 /// Numbers that identify an index within this process, so that scratch memory can keep what it computed for it.
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);

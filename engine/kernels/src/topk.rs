@@ -227,7 +227,8 @@ impl Sieve {
         }
         self.reaching = kernels.at_least(scores, limit, &mut self.hits);
         self.ranks.clear();
-        let inside = self.hits[..self.reaching].iter().filter(|&&i| self.buckets[i as usize] as usize == bucket);
+        let inside =
+            self.hits[..self.reaching].iter().filter(|&&i| self.buckets[i as usize] as usize == bucket);
         self.ranks.extend(inside.map(|&i| rank(scores[i as usize])));
         unrank(*self.ranks.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a)).1)
     }

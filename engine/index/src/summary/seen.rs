@@ -63,7 +63,8 @@ impl Seen {
         for (&slot, run) in slots.iter().zip(runs) {
             let now;
             (now, left) = left.split_at(run.len as usize);
-            let visible = if all { now.len() } else { now.iter().filter(|&&s| s > f32::NEG_INFINITY).count() };
+            let visible =
+                if all { now.len() } else { now.iter().filter(|&&s| s > f32::NEG_INFINITY).count() };
             self.count[slot as usize] += visible as f32;
         }
         self.weigh((k, d), scores);

@@ -39,37 +39,55 @@ pub(crate) unsafe fn dot_codes<V: Vector>(
             let mut block = blocks.as_ptr().add(first / CODE_ROWS * size);
             if skip > 0 && left > 0 {
                 let mut products = [0f32; CODE_ROWS];
-                score::<V::Codes>(query, block, run.parent, products.as_mut_ptr());
+                score::<V::Codes, 1>(query, block, run.parent, products.as_mut_ptr());
                 let now = left.min(CODE_ROWS - skip);
                 std::ptr::copy_nonoverlapping(products.as_ptr().add(skip), out, now);
                 (block, out, left) = (block.add(size), out.add(now), left - now);
             }
-            while left > 0 {
-                score::<V::Codes>(query, block, run.parent, out);
-                let now = left.min(CODE_ROWS);
-                (block, out, left) = (block.wrapping_add(size), out.add(now), left - now);
+            while left > CODE_ROWS {
+                score::<V::Codes, 2>(query, block, run.parent, out);
+                let now = left.min(2 * CODE_ROWS);
+                (block, out, left) = (block.wrapping_add(2 * size), out.add(now), left - now);
+            }
+            if left > 0 {
+                score::<V::Codes, 1>(query, block, run.parent, out);
+                out = out.add(left);
             }
         }
     }
 }
 
-/// The eight rows of one block.
+/// The eight rows of each of `B` blocks that follow each other.
 #[inline(always)]
-unsafe fn score<V: CodeSums>(query: &CodeQuery<'_>, block: *const u8, parent: f32, out: *mut f32) {
-    let parts = CODE_ROWS / V::ROWS;
-    // SAFETY: the block has 8 scales and 8 rows of the query's length; `out` has 8 places.
+unsafe fn score<V: CodeSums, const B: usize>(
+    query: &CodeQuery<'_>,
+    blocks: *const u8,
+    parent: f32,
+    out: *mut f32,
+) {
+    let (parts, size) = (CODE_ROWS / V::ROWS, CODE_HEAD + query.q.len() * CODE_ROWS);
+    // SAFETY: each block has 8 scales and 8 rows of the query's length; `out` has 8 places for each.
     unsafe {
-        let codes = block.add(CODE_HEAD);
-        let mut acc = [V::splat(-query.zero); MOST_PARTS];
+        let mut acc = [[V::splat(-query.zero); MOST_PARTS]; B];
         for d in (0..query.q.len()).step_by(CODE_DIMS) {
             let q = query.q.as_ptr().add(d).cast::<i32>().read_unaligned();
-            for (part, acc) in acc.iter_mut().take(parts).enumerate() {
-                *acc = acc.mul_add(codes.add(d * CODE_ROWS + part * V::ROWS * CODE_DIMS), q);
+            for (b, acc) in acc.iter_mut().enumerate() {
+                let codes = blocks.add(b * size + CODE_HEAD + d * CODE_ROWS);
+                for (part, acc) in acc.iter_mut().take(parts).enumerate() {
+                    *acc = acc.mul_add(codes.add(part * V::ROWS * CODE_DIMS), q);
+                }
             }
         }
-        for (part, acc) in acc.iter().take(parts).enumerate() {
-            let first = part * V::ROWS;
-            acc.store(query.step, block.add(4 * first), parent, out.add(first));
+        for (b, acc) in acc.iter().enumerate() {
+            for (part, acc) in acc.iter().take(parts).enumerate() {
+                let first = part * V::ROWS;
+                acc.store(
+                    query.step,
+                    blocks.add(b * size + 4 * first),
+                    parent,
+                    out.add(b * CODE_ROWS + first),
+                );
+            }
         }
     }
 }
