@@ -1,5 +1,7 @@
 //! Every kernel on every path of this CPU against f64 arithmetic, and all paths against the scalar one.
 
+mod masses;
+
 use half::f16;
 use kernels::{Isa, Kernels};
 use proptest::prelude::*;
