@@ -158,7 +158,10 @@ impl SpanIndex {
     /// How many groups are looked at one by one in a search of `width`.
     pub(crate) fn opened(&self, width: usize) -> usize {
         match self.finder {
-            Finder::Summary(_) => width.saturating_mul(OPENED).max(FEWEST_OPENED),
+            Finder::Summary(_) => {
+                let fewest = width.saturating_add(2).saturating_mul(16).min(FEWEST_OPENED);
+                width.saturating_mul(OPENED).max(fewest)
+            }
             Finder::Flat | Finder::Graph(_) | Finder::Hnsw(_) => FEWEST_OPENED,
         }
     }
