@@ -18,8 +18,8 @@ use crate::summary::{Cut, Means, Taken};
 /// Up to this many visible tokens a scan is cheaper than a walk.
 const SHORT: usize = 1024;
 /// Candidates beyond the wanted number where codes rank them: so many, and so large a part of the wanted.
-const SLACK: usize = 16;
-const SLACK_PART: usize = 8;
+const SLACK: usize = 8;
+const SLACK_PART: usize = 16;
 /// A search for more than this part of the visible tokens scores most of them anyway.
 const LARGE_PART: usize = 8;
 
