@@ -8,6 +8,8 @@
 use kernels::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, Kernels, MOST_CODE};
 use rayon::prelude::*;
 
+use crate::saved::{Reader as Source, SavedError, Writer, check_finite};
+
 /// The code of 0; the others reach as far below as above.
 const ZERO: u8 = MOST_CODE / 2 + 1;
 /// The largest element of a deviation, in codes.
@@ -87,6 +89,29 @@ impl Codes {
         self.blocks.len() + 4 * self.spread.len()
     }
 
+    /// Writes them.
+    pub fn save(&self, w: &mut Writer) {
+        w.array(&self.spread);
+        w.array(&self.blocks);
+    }
+
+    /// Reads what [`Codes::save`] wrote of `n` vectors.
+    pub fn load(r: &mut Source<'_>, n: usize, dim: usize) -> Result<Codes, SavedError> {
+        let width = dim.next_multiple_of(CODE_DIMS);
+        let size = block_size(width);
+        let spread: Vec<f32> = r.array("spreads of codes", dim)?;
+        let blocks: Vec<u8> = r.array("bytes of codes", n.div_ceil(CODE_ROWS) * size)?;
+        check_finite("a code's spread", spread.iter().copied())?;
+        for block in blocks.chunks(size) {
+            let (scales, codes) = block.split_at(CODE_HEAD);
+            check_finite("a code's scale", scales.as_chunks().0.iter().map(|s| f32::from_le_bytes(*s)))?;
+            if codes.iter().any(|&code| code > MOST_CODE) {
+                return Err(SavedError::Damaged("a code"));
+            }
+        }
+        Ok(Codes { spread, blocks, width })
+    }
+
     /// Brings `q` into the form that [`Codes::read`] takes.
     pub fn prepare(&self, q: &[f32], reader: &mut Reader) {
         let folded = || q.iter().zip(&self.spread).map(|(q, s)| q * s);
@@ -106,6 +131,9 @@ impl Codes {
         k.dot_codes(&CodeQuery { q, zero: *zero, step: *step }, &self.blocks, runs, scores);
     }
 }
+
+/// Scales are read in the machine's order and saved as they lie.
+const _: () = assert!(cfg!(target_endian = "little"), "saved codes are little-endian");
 
 fn block_size(width: usize) -> usize {
     CODE_HEAD + width * CODE_ROWS

@@ -11,6 +11,7 @@ mod cut;
 mod estimate;
 mod frontier;
 mod level;
+mod saved;
 mod seen;
 
 use std::ops::Range;
@@ -154,6 +155,11 @@ impl Summary {
     /// The number of tokens.
     pub fn tokens(&self) -> usize {
         self.group_of.len()
+    }
+
+    /// Elements of a key.
+    pub fn dim(&self) -> usize {
+        self.dim
     }
 
     /// Elements of a value.
