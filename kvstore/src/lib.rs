@@ -21,6 +21,7 @@ pub mod serve;
 mod service;
 mod session;
 mod shard;
+mod store;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
