@@ -10,6 +10,7 @@
 
 mod admission;
 mod builder;
+mod catalogue;
 pub mod config;
 pub mod error;
 mod http;

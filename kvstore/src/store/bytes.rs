@@ -21,6 +21,14 @@ impl Writer {
         self.bytes(&x.to_le_bytes())
     }
 
+    /// Eight bytes each.
+    pub fn u64s(&mut self, numbers: &[u64]) -> &mut Self {
+        numbers.iter().for_each(|&x| {
+            self.u64(x);
+        });
+        self
+    }
+
     /// The CRC-32 of everything before it.
     pub fn checksum(&mut self) -> &mut Self {
         self.u32(crc32fast::hash(&self.0))
