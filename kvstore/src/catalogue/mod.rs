@@ -4,6 +4,7 @@
 //! * `sled`: on disk; `memory`: its twin in RAM, for tests
 //! * `records`: what a value says
 
+#[cfg(test)]
 pub mod memory;
 pub mod records;
 pub mod sled;

@@ -6,7 +6,7 @@
 pub mod record;
 
 use crate::store::fail;
-use crate::store::publish::sync_folder;
+use crate::store::publish::{TEMPORARY, sync_folder};
 use record::{Record, Segment};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -98,7 +98,10 @@ impl Needs {
     /// Adds what a record needs.
     pub fn add(&mut self, number: u64, record: &Record<'_>) {
         match record {
-            Record::Cut(_) => self.cut = number,
+            Record::Cut(length) => {
+                self.lower(*length);
+                self.cut = number;
+            }
             Record::Rows(r) => {
                 for i in 0..r.seals.len() {
                     let end = self.ends.entry((r.layer, r.kv_head + i)).or_default();
@@ -106,6 +109,11 @@ impl Needs {
                 }
             }
         }
+    }
+
+    /// Rows beyond a truncation are not needed any more.
+    pub fn lower(&mut self, length: u64) {
+        self.ends.values_mut().for_each(|end| *end = (*end).min(length));
     }
 }
 
@@ -152,6 +160,9 @@ impl Log {
         fail::point("log appended");
         current.length += bytes.len() as u64;
         current.needs.add(number, record);
+        if let Record::Cut(length) = record {
+            writing.closed.iter_mut().for_each(|(_, needs)| needs.lower(*length));
+        }
         writing.number = number;
         Ok(number)
     }
@@ -177,13 +188,17 @@ impl Log {
         let number = writing.segment + 1;
         let path = self.folder.join(file_name(self.session, number));
         let header = Segment { fingerprint: self.fingerprint, session: self.session, number }.encode();
-        let created = File::options().append(true).create_new(true).open(&path).and_then(|mut file| {
+        // Under another name until the header is in it: a log without one is then always damage.
+        let temporary = path.with_extension(TEMPORARY);
+        let created = File::options().append(true).create(true).open(&temporary).and_then(|mut file| {
+            file.set_len(0)?;
             file.write_all(&header)?;
+            std::fs::rename(&temporary, &path)?;
             Ok(file)
         });
         let file = created.map_err(|e| {
-            // A segment without its header is left out at the next start, too.
-            let _ = std::fs::remove_file(&path);
+            // Of no use to anybody; if it cannot be removed now, the next start does it.
+            let _ = std::fs::remove_file(&temporary);
             LogError::Write(e)
         })?;
         fail::point("log created");

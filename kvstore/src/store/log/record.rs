@@ -59,6 +59,13 @@ pub struct Rows<'a> {
     pub q_window: u64,
 }
 
+impl Rows<'_> {
+    /// The KV heads.
+    pub fn heads(&self) -> std::ops::Range<usize> {
+        self.kv_head..self.kv_head + self.seals.len()
+    }
+}
+
 /// One record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record<'a> {
@@ -111,6 +118,17 @@ impl Segment {
 }
 
 impl Record<'_> {
+    /// Bytes in the log, up to the padding.
+    pub fn bytes(&self) -> u64 {
+        let payload = match self {
+            Record::Cut(_) => 0,
+            Record::Rows(r) => {
+                8 * (r.seals.len() + r.q_pos.len()) + 2 * (r.k.len() + r.v.len() + r.q.len())
+            }
+        };
+        (HEADER + payload) as u64
+    }
+
     /// The record as bytes, without the rows: those follow as they are, then the padding.
     pub fn encode(&self, number: u64) -> Vec<u8> {
         let mut payload = Writer::default();

@@ -1,0 +1,1 @@
+//! The plug is pulled.
