@@ -86,6 +86,13 @@ pub enum NodeError {
     Catalogue(String),
 }
 
+impl NodeError {
+    /// Whether another setting would do: a directory that is not one, cannot be written, or belongs to something else.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, NodeError::Directory(e) if !matches!(e, DirectoryError::Locked(_)))
+    }
+}
+
 /// One shard.
 pub struct Node {
     pub(crate) config: NodeConfig,

@@ -100,7 +100,9 @@ impl Ports {
         serving.abort();
         probing.abort();
         if !node.stored_within(self.grace).await {
-            tracing::warn!("grace period over, the newest spans are not stored: their tokens are in logs, or lost");
+            tracing::warn!(
+                "grace period over, the newest spans are not stored: their tokens are in logs, or lost"
+            );
         }
         Ok(())
     }

@@ -4,15 +4,17 @@ use super::{Catalogue, CatalogueError, Change, Entry, Table};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+type Entries = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
+
 /// Tables in RAM.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Held for one look-up or one batch.
-    entries: Mutex<BTreeMap<(Table, Vec<u8>), Vec<u8>>>,
+    entries: Mutex<Entries>,
 }
 
 impl Memory {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<(Table, Vec<u8>), Vec<u8>>> {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -146,7 +146,11 @@ fn shared(parts: &[Part<'_>]) -> usize {
 
 fn extent(keys: Vec<f16>, values: Vec<f16>, charge: &mut Charge) -> Arc<Extent> {
     let bytes = 2 * (keys.len() + values.len()) as u64;
-    Arc::new(Extent { rows: Storage::Held { keys, values }, file: OnceLock::new(), _charge: charge.split(bytes) })
+    Arc::new(Extent {
+        rows: Storage::Held { keys, values },
+        file: OnceLock::new(),
+        _charge: charge.split(bytes),
+    })
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use crate::node::Node;
 use crate::pool::Permit;
+use crate::session::Session;
 use crate::session::head::{Grant, Head, Rows};
 use crate::session::samples;
-use crate::session::Session;
 use crate::shard::plan::{Row, RowAsk};
 use crate::store::log::record;
 use attention::{EXTENT_TOKENS, Partial};
@@ -54,7 +54,10 @@ impl Node {
         let received = Instant::now();
         let instance = wire::convert::id(&request.instance, "instance")?;
         if instance != self.instance {
-            return Err(Status::failed_precondition("restarted: the sessions of that instance are gone"));
+            return Err(Status::failed_precondition(match self.store {
+                None => "restarted: the sessions of that instance are gone",
+                Some(_) => "restarted: Describe tells the new instance, Renew what a session still holds",
+            }));
         }
         let rows = request.rows.into_iter().enumerate();
         let mut rows: Vec<_> = rows.map(|(i, row)| self.read_row(i, row)).collect();
@@ -172,7 +175,9 @@ impl Node {
             match watermark.filter(|_| row.error.is_none()) {
                 None => {}
                 Some(Ok(watermark)) => row.watermark = watermark,
-                Some(Err(status)) => *row = v1::AttendResult { error: Some(status.into()), ..Default::default() },
+                Some(Err(status)) => {
+                    *row = v1::AttendResult { error: Some(status.into()), ..Default::default() }
+                }
             }
         }
         let failed = rows.iter().filter(|r| r.error.is_some()).count() as u64;

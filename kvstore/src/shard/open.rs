@@ -3,8 +3,8 @@
 use crate::node::Node;
 use crate::session::geometry::{Geometry, reservation};
 use crate::session::{Id, Session, Terms, lease};
-use crate::store::kept::Kept;
 use crate::shard::kinds;
+use crate::store::kept::Kept;
 use attention::EXTENT_TOKENS;
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,10 @@ impl Node {
     ///
     /// What is on disk is cut before the answer, durable session or not: a restart must not bring tokens back that the
     /// worker has replaced since.
-    pub async fn truncate(self: &Arc<Self>, request: v1::TruncateRequest) -> Result<v1::TruncateResponse, Status> {
+    pub async fn truncate(
+        self: &Arc<Self>,
+        request: v1::TruncateRequest,
+    ) -> Result<v1::TruncateResponse, Status> {
         let session = self.session(&request.session, "session")?;
         let longest = session.longest();
         if request.length > longest {
@@ -29,7 +32,7 @@ impl Node {
             // A merge that ends after the cut is void, one that ended before it is not.
             session.pending.settled(None).await;
         }
-        let cut = match session.log() {
+        match session.log() {
             None => self.cut(&session, request.length, 0),
             Some(log) => {
                 // The log has it in the same order as the layers do.
@@ -39,25 +42,29 @@ impl Node {
                     Some(store) => store.append(log, &Record::Cut(request.length))?,
                 };
                 log.lower(request.length);
-                self.cut(&session, request.length, number)
+                self.cut(&session, request.length, number);
             }
-        };
+        }
         if let Some(log) = session.log() {
             let watermark = self.settled(&session, log).await?;
             return Ok(v1::TruncateResponse { watermark });
         }
-        if let (Some(store), Some(_)) = (&self.store, &session.kept) {
-            let (store, session) = (store.clone(), session.clone());
-            on_disk(move || cut.into_iter().try_for_each(|at| store.persist(&session, at))).await??;
+        if let (Some(store), Some(kept)) = (&self.store, &session.kept) {
+            let (store, session, kept) = (store.clone(), session.clone(), kept.clone());
+            // Not only what was cut now: an attempt before this one may have failed on its way to the disk.
+            let cut = move || {
+                kept.beyond(request.length).into_iter().try_for_each(|at| store.persist(&session, at))
+            };
+            on_disk(cut).await??;
         }
         Ok(v1::TruncateResponse { watermark: session.watermark() })
     }
 
-    /// Cuts every head in memory; returns those of which a span was cut. The caller holds every layer of a session with a
-    /// log; without one they are taken here, one after the other.
-    fn cut(&self, session: &Arc<Session>, length: u64, number: u64) -> Vec<(usize, usize)> {
+    /// Cuts every head in memory and queues those of which a span was cut for the disk. The caller holds every layer of a
+    /// session with a log; without one they are taken here, one after the other.
+    fn cut(&self, session: &Arc<Session>, length: u64, number: u64) {
         let g = session.terms.geometry;
-        let (mut ingest, mut cut) = (None, Vec::new());
+        let mut ingest = None;
         for (layer, kv_head, head) in session.owned() {
             if session.log().is_none() && !matches!(ingest, Some((held, _)) if held == layer) {
                 // The old layer is let go before the next is taken.
@@ -65,12 +72,8 @@ impl Node {
                 ingest = Some((layer, session.ingest(layer)));
             }
             if head.truncate(length, &g, number) {
-                cut.push((layer, kv_head));
-                if let (Some(store), Some(_)) = (&self.store, session.log()) {
-                    store.keeper().submit(session, (layer, kv_head));
-                }
+                self.keep(session, (layer, kv_head));
             }
         }
-        cut
     }
 }

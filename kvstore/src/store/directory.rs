@@ -45,7 +45,9 @@ pub enum DirectoryError {
 
 /// No room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{SETTING} has no room: {needed} bytes are needed beside the {SPARE} that stay free, {free} are free")]
+#[error(
+    "{SETTING} has no room: {needed} bytes are needed beside the {SPARE} that stay free, {free} are free"
+)]
 pub struct Full {
     /// Bytes to write.
     pub needed: u64,
@@ -179,12 +181,15 @@ impl Directory {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let moved = {
             let _one = self.putting_away.lock();
-            let free = (0u64..).map(|i| self.quarantine().join(format!("{i:04}-{name}"))).find(|p| !p.exists());
+            let free =
+                (0u64..).map(|i| self.quarantine().join(format!("{i:04}-{name}"))).find(|p| !p.exists());
             free.map_or(Ok(()), |to| std::fs::rename(path, to))
         };
         match moved {
             Ok(()) => tracing::warn!(file = %path.display(), %why, "put into quarantine"),
-            Err(e) => tracing::error!(file = %path.display(), %why, error = %e, "cannot be put into quarantine"),
+            Err(e) => {
+                tracing::error!(file = %path.display(), %why, error = %e, "cannot be put into quarantine")
+            }
         }
     }
 
@@ -195,7 +200,8 @@ impl Directory {
 
     /// Puts the catalogue and all that it alone explains away: a server without it knows no session.
     pub fn put_all_away(&self, why: &dyn std::fmt::Display) -> io::Result<()> {
-        for path in [self.catalogue(), self.catalogue().with_extension("stamp"), self.extents(), self.logs()] {
+        for path in [self.catalogue(), self.catalogue().with_extension("stamp"), self.extents(), self.logs()]
+        {
             if path.exists() {
                 self.put_away(&path, why);
             }

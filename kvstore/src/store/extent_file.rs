@@ -37,7 +37,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
-const _: () = assert!(cfg!(target_endian = "little"), "stored rows are mapped as they are: little-endian only");
+const _: () =
+    assert!(cfg!(target_endian = "little"), "stored rows are mapped as they are: little-endian only");
 
 /// First bytes of the file. The line end shows transfers in text mode.
 pub const MAGIC: [u8; 8] = *b"RCLEXT\r\n";
@@ -111,7 +112,10 @@ impl Extent {
         let layout = self.layout(BLOCK);
         let (k, v): (&[u8], &[u8]) = (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
         if (k.len(), v.len()) != (layout.keys.len(), layout.values.len()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "rows of another shape than the header's"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "rows of another shape than the header's",
+            ));
         }
         let mut h = Writer::default();
         h.bytes(&MAGIC).u32(VERSION).u32(layout.header as u32).bytes(&self.fingerprint).u64(self.id);
@@ -191,7 +195,11 @@ impl Extent {
         is("dtype", dtype.into(), DTYPE_F16.into())?;
         is("the reserved field", reserved.into(), 0)?;
         if extent.first.checked_add(extent.tokens.into()).is_none() {
-            return Err(FileError::field("first position", extent.first, "one that leaves room for the tokens"));
+            return Err(FileError::field(
+                "first position",
+                extent.first,
+                "one that leaves room for the tokens",
+            ));
         }
         if !block.is_power_of_two() || !(4096..=1 << 30).contains(&block) {
             return Err(FileError::field("block size", block.into(), "a power of two in 4096..=2^30"));

@@ -30,7 +30,7 @@ pub struct Written {
     /// By layer and KV head.
     pub heads: BTreeMap<(usize, usize), HeadRecord>,
     /// Files that are published, but not in the catalogue, with their bytes.
-    loose: BTreeMap<u64, u64>,
+    pub loose: BTreeMap<u64, u64>,
 }
 
 impl Written {
@@ -56,13 +56,16 @@ impl Kept {
         heads.map(|at| written.heads.get(&at).map_or(0, HeadRecord::end)).min().unwrap_or(0)
     }
 
-    /// Ends it: after this nothing more is written for it. Returns its heads, its files in the catalogue, and others.
-    pub fn end(&self) -> (Vec<(usize, usize)>, BTreeSet<u64>, Vec<u64>) {
+    /// Heads of which the catalogue knows tokens at or beyond a length; waits for what is being written.
+    pub fn beyond(&self, length: u64) -> Vec<(usize, usize)> {
+        let written = self.written();
+        written.heads.iter().filter(|(_, record)| record.end() > length).map(|(&at, _)| at).collect()
+    }
+
+    /// Ends it: after this nothing more is written for it. Returns what was.
+    pub fn end(&self) -> Written {
         self.ended.store(true, Ordering::Release);
-        let mut written = self.written();
-        let Written { heads, loose } = std::mem::take(&mut *written);
-        let files = heads.values().flat_map(HeadRecord::files).collect();
-        (heads.into_keys().collect(), files, loose.into_keys().collect())
+        std::mem::take(&mut *self.written())
     }
 
     fn has_ended(&self) -> bool {
@@ -94,10 +97,24 @@ impl Store {
                 break record;
             }
         };
-        let old = written.heads.get(&at);
-        if old == Some(&record) {
-            return Ok(());
+        if written.heads.get(&at) != Some(&record) {
+            self.tell(kept, &mut written, at, record)?;
         }
+        match &kept.log {
+            None => Ok(()),
+            Some(log) => Ok(log.drop_segments(|needs| still_needed(needs, &written.heads))?),
+        }
+    }
+
+    /// Tells the catalogue what a head has become, and removes what that leaves without use.
+    fn tell(
+        &self,
+        kept: &Kept,
+        written: &mut Written,
+        at: (usize, usize),
+        record: HeadRecord,
+    ) -> Result<(), StoreError> {
+        let old = written.heads.get(&at);
         let before: BTreeSet<u64> = old.into_iter().flat_map(HeadRecord::files).collect();
         let after: BTreeSet<u64> = record.files().collect();
         let mut changes = vec![put(Table::Spans, head_key(kept.number, at.0, at.1), &record)];
@@ -110,14 +127,8 @@ impl Store {
         self.apply(&changes)?;
         written.loose.retain(|id, _| !after.contains(id));
         written.heads.insert(at, record);
-        for id in gone {
-            self.remove_file(id)?;
-        }
-        if let Some(log) = &kept.log {
-            let heads = &written.heads;
-            log.drop_segments(|needs| still_needed(needs, heads))?;
-        }
-        Ok(())
+        // What stays behind here is removed by the next start.
+        gone.into_iter().try_for_each(|id| Ok(self.remove_file(id)?))
     }
 
     fn write_span(

@@ -5,6 +5,7 @@
 //! * `recover`: sessions as a start finds them; `replay`: their fresh tokens, from the log
 //! * `extent_file`: the rows of an extent, mapped as they are; `queries_file`: what an index is built with
 //! * `log`: what a durable session was given since its last span
+//! * `inspect`: an extent file for operators
 //! * `publish`: files that appear whole or not at all; `map`: read-only maps, the one place with `unsafe`
 //! * `bytes`: little-endian fields; `error`: what can be wrong with a file; `fail`: places where tests pull the plug
 
@@ -13,6 +14,7 @@ pub mod directory;
 pub mod error;
 pub mod extent_file;
 pub mod fail;
+pub mod inspect;
 pub mod keeper;
 pub mod kept;
 pub mod log;
@@ -22,7 +24,7 @@ pub mod queries_file;
 pub mod recover;
 pub mod replay;
 
-use crate::catalogue::records::{LeaseRecord, SessionRecord, encode, head_key, number_key};
+use crate::catalogue::records::{HeadRecord, LeaseRecord, SessionRecord, encode, head_key, number_key};
 use crate::catalogue::sled::Sled;
 use crate::catalogue::{Catalogue, CatalogueError, Change, Table};
 use crate::session::extent::{Extent, SealedRows};
@@ -150,9 +152,9 @@ impl Store {
             put(Table::Sessions, number_key(number), &record),
             put(Table::Leases, number_key(number), &LeaseRecord { ms: millis(lease) }),
         ])?;
-        let log = request.durable.then(|| {
-            Arc::new(Log::new(&self.directory.logs(), (number, hash), 0, VecDeque::new()))
-        });
+        let log = request
+            .durable
+            .then(|| Arc::new(Log::new(&self.directory.logs(), (number, hash), 0, VecDeque::new())));
         Ok(Kept::new(number, hash, log, Written::default()))
     }
 
@@ -171,10 +173,12 @@ impl Store {
     }
 
     fn try_forget(&self, kept: &Kept) -> Result<(), StoreError> {
-        let (heads, files, loose) = kept.end();
+        let Written { heads, loose } = kept.end();
+        let files: Vec<u64> = heads.values().flat_map(HeadRecord::files).collect();
         let key = number_key(kept.number);
-        let mut changes = vec![Change::Remove(Table::Sessions, key.clone()), Change::Remove(Table::Leases, key)];
-        let spans = heads.iter().map(|at| Change::Remove(Table::Spans, head_key(kept.number, at.0, at.1)));
+        let mut changes =
+            vec![Change::Remove(Table::Sessions, key.clone()), Change::Remove(Table::Leases, key)];
+        let spans = heads.keys().map(|at| Change::Remove(Table::Spans, head_key(kept.number, at.0, at.1)));
         changes.extend(spans);
         changes.extend(files.iter().map(|&id| Change::Remove(Table::Extents, number_key(id))));
         // Without a look at the room left: this makes room.
@@ -183,7 +187,7 @@ impl Store {
         if let Some(log) = &kept.log {
             log.remove()?;
         }
-        for id in files.into_iter().chain(loose) {
+        for id in files.into_iter().chain(loose.into_keys()) {
             self.remove_file(id)?;
         }
         Ok(())
@@ -285,7 +289,8 @@ fn highest_name(directory: &Directory) -> u64 {
         Name::Temporary | Name::Foreign => None,
     });
     let logs = names(directory.logs()).filter_map(|name| Some(log::parse_name(&name)?.0));
-    files.chain(logs).max().unwrap_or(0)
+    // A name beyond any number that was ever given is not one of ours, whatever it looks like.
+    files.chain(logs).filter(|&number| number < 1 << 48).max().unwrap_or(0)
 }
 
 #[cfg(test)]

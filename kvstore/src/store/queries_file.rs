@@ -74,7 +74,8 @@ pub fn decode(bytes: &[u8]) -> Result<(Owner, Stored), FileError> {
     }
     let rows = u64::from(own) + u64::from(later);
     let halves = rows.checked_mul(u64::from(width) * 2);
-    let want = halves.and_then(|h| h.checked_add(8 * (2 * u64::from(own) + u64::from(later)) + HEADER as u64));
+    let want =
+        halves.and_then(|h| h.checked_add(8 * (2 * u64::from(own) + u64::from(later)) + HEADER as u64));
     let want = want.ok_or_else(|| FileError::field("elements of a sample", width.into(), "fewer"))?;
     if found != want {
         return Err(FileError::Length { found, want });
@@ -89,8 +90,10 @@ pub fn decode(bytes: &[u8]) -> Result<(Owner, Stored), FileError> {
         _ => return Err(short()),
     };
     let (q, later_q) = r.0.split_at(own as usize * width as usize * 2);
-    let halves = |bytes: &[u8]| bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]])).collect();
-    let stored = Stored { width: width as usize, pos, seen, q: halves(q), later_seen, later_q: halves(later_q) };
+    let halves =
+        |bytes: &[u8]| bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]])).collect();
+    let stored =
+        Stored { width: width as usize, pos, seen, q: halves(q), later_seen, later_q: halves(later_q) };
     Ok((owner, stored))
 }
 

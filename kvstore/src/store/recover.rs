@@ -1,9 +1,12 @@
 //! A start on a directory that was used before: every file is checked, what is damaged goes into quarantine, sessions
 //! that are held in full are served, the others refused by name.
 
-use crate::catalogue::records::{ExtentRecord, HeadRecord, LeaseRecord, SessionRecord, decode, number, number_key};
+use crate::catalogue::records::{
+    ExtentRecord, HeadRecord, LeaseRecord, SessionRecord, decode, number, number_key,
+};
 use crate::catalogue::{CatalogueError, Table};
 use crate::node::Node;
+use crate::session::samples::Stored;
 use crate::session::{Id, lease::Lease};
 use crate::store::directory::Name;
 use crate::store::error::FileError;
@@ -11,7 +14,6 @@ use crate::store::extent_file::ExtentFile;
 use crate::store::kept::Kept;
 use crate::store::queries_file::{self, Owner};
 use crate::store::{Store, log};
-use crate::session::samples::Stored;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -83,7 +85,8 @@ impl Node {
                     refused += 1;
                     let session = wire::convert::hex(&id);
                     tracing::error!(session, reason = reason.message(), "a stored session cannot be served");
-                    let reason = Status::new(reason.code(), format!("session {session}: {}", reason.message()));
+                    let reason =
+                        Status::new(reason.code(), format!("session {session}: {}", reason.message()));
                     let kept = Arc::new(told.kept(store));
                     self.refused().insert(id, Refused { reason, kept, lease: Lease::new(told.lease) });
                 }
@@ -114,9 +117,8 @@ impl Store {
         let fingerprint = told.record.fingerprint.clone().unwrap_or_default();
         let hash = super::fingerprint_hash(&fingerprint);
         let log = told.record.durable || !closed.is_empty();
-        let log = log.then(|| {
-            Arc::new(log::Log::new(&self.directory.logs(), (told.number, hash), last, closed))
-        });
+        let log =
+            log.then(|| Arc::new(log::Log::new(&self.directory.logs(), (told.number, hash), last, closed)));
         Kept::new(told.number, hash, log, super::Written::of(told.heads.clone()))
     }
 

@@ -148,21 +148,27 @@ mod tests {
         })
     }
 
-    fn left(records: &[Record<'static>], cut: u64) -> (Vec<Range<u64>>, Option<u64>, u64) {
+    /// Ranges that are left, the limit, the last truncation.
+    type Left = (Vec<(u64, u64)>, Option<u64>, u64);
+
+    fn left(records: &[Record<'static>], cut: u64) -> Left {
         let numbered: Vec<(u64, Record<'_>)> = (1..).zip(records.iter().cloned()).collect();
         let tail = Tail::read(numbered.iter(), (0, 0), cut).unwrap();
-        (tail.pieces.iter().map(|p| p.left.clone()).collect(), tail.limit, tail.cut)
+        (tail.pieces.iter().map(|p| (p.left.start, p.left.end)).collect(), tail.limit, tail.cut)
     }
 
     #[test]
     fn truncations_take_back_what_came_before_them() {
         let log = [rows(0..10), Record::Cut(4), rows(4..6), Record::Cut(5), rows(5..9)];
-        assert_eq!(left(&log, 0), (vec![0..4, 4..5, 5..9], Some(4), 4));
+        assert_eq!(left(&log, 0), (vec![(0, 4), (4, 5), (5, 9)], Some(4), 4));
         // What the spans reflect limits them no more.
-        assert_eq!(left(&log, 2), (vec![0..4, 4..5, 5..9], Some(5), 4));
-        assert_eq!(left(&log, 4), (vec![0..4, 4..5, 5..9], None, 4));
+        assert_eq!(left(&log, 2), (vec![(0, 4), (4, 5), (5, 9)], Some(5), 4));
+        assert_eq!(left(&log, 4), (vec![(0, 4), (4, 5), (5, 9)], None, 4));
         // Below where the log begins.
-        assert_eq!(left(&[rows(700..800), Record::Cut(500), rows(500..501)], 0), (vec![500..501], Some(500), 2));
+        assert_eq!(
+            left(&[rows(700..800), Record::Cut(500), rows(500..501)], 0),
+            (vec![(500, 501)], Some(500), 2)
+        );
         assert_eq!(left(&[Record::Cut(500)], 7), (vec![], None, 7));
     }
 

@@ -59,11 +59,17 @@ fn each_kind_of_damage_has_its_name() {
     assert_eq!(refusal(&[]), "the file is empty");
     assert!(refusal(b"PK\x03\x04 a foreign file").contains("not those of an extent file"));
     assert_eq!(refusal(&good[..10]), "10 bytes, must be 12");
-    assert_eq!(refusal(&with_field(&good, 8, &2u32.to_le_bytes())), "format version 2, this program reads up to 1");
+    assert_eq!(
+        refusal(&with_field(&good, 8, &2u32.to_le_bytes())),
+        "format version 2, this program reads up to 1"
+    );
     assert!(refusal(&with_field(&good, 8, &[0; 4])).starts_with("format version is 0"));
     let short = good.len() - 1;
     assert_eq!(refusal(&good[..short]), format!("{short} bytes, must be {}", good.len()));
-    assert_eq!(refusal(&[&good[..], b"x"].concat()), format!("{} bytes, must be {}", good.len() + 1, good.len()));
+    assert_eq!(
+        refusal(&[&good[..], b"x"].concat()),
+        format!("{} bytes, must be {}", good.len() + 1, good.len())
+    );
     let mut flipped = good.clone();
     flipped[64] ^= 1;
     assert_eq!(refusal(&flipped), "the header does not match its checksum");

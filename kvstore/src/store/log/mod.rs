@@ -171,7 +171,11 @@ impl Log {
     fn roll(&self, writing: &mut Writing) -> Result<(), LogError> {
         if let Some(full) = writing.current.take_if(|c| c.length >= FULL) {
             // Only the last segment may end in the middle of a record.
-            match full.file.sync_data().and_then(|()| if full.new { sync_folder(&self.folder) } else { Ok(()) }) {
+            match full
+                .file
+                .sync_data()
+                .and_then(|()| if full.new { sync_folder(&self.folder) } else { Ok(()) })
+            {
                 Ok(()) => {
                     self.synced.fetch_max(writing.number, Ordering::AcqRel);
                     writing.closed.push_back((writing.segment, full.needs));
@@ -295,7 +299,7 @@ impl Log {
                     _ => return Ok(()),
                 }
             };
-            std::fs::remove_file(self.folder.join(file_name(self.session, number)))?;
+            self.remove_segment(number)?;
             fail::point("log dropped");
             lock(&self.writing).closed.pop_front();
         }
@@ -307,8 +311,16 @@ impl Log {
         writing.broken = Some("the session has ended".into());
         let current = writing.current.take().map(|_| writing.segment);
         for number in std::mem::take(&mut writing.closed).into_iter().map(|c| c.0).chain(current) {
-            std::fs::remove_file(self.folder.join(file_name(self.session, number)))?;
+            self.remove_segment(number)?;
         }
         Ok(())
+    }
+
+    /// One that is not there was removed, or put away, before.
+    fn remove_segment(&self, number: u64) -> io::Result<()> {
+        match std::fs::remove_file(self.folder.join(file_name(self.session, number))) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 }

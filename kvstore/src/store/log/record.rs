@@ -122,16 +122,17 @@ impl Record<'_> {
     pub fn bytes(&self) -> u64 {
         let payload = match self {
             Record::Cut(_) => 0,
-            Record::Rows(r) => {
-                8 * (r.seals.len() + r.q_pos.len()) + 2 * (r.k.len() + r.v.len() + r.q.len())
-            }
+            Record::Rows(r) => 8 * (r.seals.len() + r.q_pos.len()) + 2 * (r.k.len() + r.v.len() + r.q.len()),
         };
         (HEADER + payload) as u64
     }
 
-    /// The record as bytes, without the rows: those follow as they are, then the padding.
+    /// The record as bytes.
     pub fn encode(&self, number: u64) -> Vec<u8> {
-        let mut payload = Writer::default();
+        // The header is filled in last, so that rows are copied once.
+        let mut record = Vec::with_capacity(self.bytes() as usize + 8);
+        record.resize(HEADER, 0);
+        let mut payload = Writer(record);
         let (kind, layer, kv_head, heads, position, tokens, m, window) = match self {
             Record::Cut(length) => (CUT, 0, 0, 0, *length, 0, 0, 0),
             Record::Rows(r) => {
@@ -144,13 +145,15 @@ impl Record<'_> {
                 (ROWS, r.layer as u32, r.kv_head as u32, heads, r.begin, r.tokens, m, r.q_window)
             }
         };
-        payload.0.resize(payload.0.len().next_multiple_of(8), 0);
+        let mut record = payload.0;
+        record.resize(record.len().next_multiple_of(8), 0);
+        let payload = &record[HEADER..];
         let mut fields = Writer::default();
-        fields.u32(crc32fast::hash(&payload.0)).u64(number).u64(payload.0.len() as u64);
+        fields.u32(crc32fast::hash(payload)).u64(number).u64(payload.len() as u64);
         fields.u32(kind).u32(layer).u32(kv_head).u32(heads).u64(position).u64(tokens).u64(m).u64(window);
-        let mut record = Writer(Vec::with_capacity(HEADER + payload.0.len()));
-        record.u32(crc32fast::hash(&fields.0)).bytes(&fields.0).bytes(&payload.0);
-        record.0
+        record[..4].copy_from_slice(&crc32fast::hash(&fields.0).to_le_bytes());
+        record[4..HEADER].copy_from_slice(&fields.0);
+        record
     }
 }
 
@@ -279,7 +282,10 @@ mod tests {
         let (k, v, q) = (numbers(36, 1), numbers(30, 2), numbers(24, 3));
         let Record::Rows(first) = &contents.records[0].1 else { panic!("rows") };
         assert_eq!((first.k, first.v, first.q), (&k[..], &v[..], &q[..]));
-        assert_eq!((first.seals.as_slice(), first.q_pos.as_slice(), first.q_window), (&[0, 3][..], &[0][..], 4));
+        assert_eq!(
+            (first.seals.as_slice(), first.q_pos.as_slice(), first.q_window),
+            (&[0, 3][..], &[0][..], 4)
+        );
         assert_eq!(contents.records[1], (2, Record::Cut(3)));
         // Rows of another geometry are not taken for ours.
         let other = Geometry::read(&fingerprint(3, 4, 2, 64, 5)).unwrap();

@@ -115,7 +115,11 @@ impl Node {
         let mut begin = 0;
         for told in &record.spans {
             if told.begin != begin || told.end < told.visible_end || told.begin >= told.visible_end {
-                return Err(lost(at, told, format_args!("the catalogue tells of tokens up to {begin} before")));
+                return Err(lost(
+                    at,
+                    told,
+                    format_args!("the catalogue tells of tokens up to {begin} before"),
+                ));
             }
             begin = told.visible_end;
             let rows = store.take_rows(session, (at, told), files)?;
@@ -126,8 +130,10 @@ impl Node {
             let queries = match told.queries {
                 0 => Queries::default(),
                 id => {
-                    let (owner, queries) =
-                        files.queries.remove(&id).ok_or_else(|| lost(at, told, "the queries of their index are gone"))?;
+                    let (owner, queries) = files
+                        .queries
+                        .remove(&id)
+                        .ok_or_else(|| lost(at, told, "the queries of their index are gone"))?;
                     if Some(owner.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint)
                         || (owner.layer as usize, owner.kv_head as usize) != at
                         || queries.width != g.group * g.key_dim
@@ -136,7 +142,8 @@ impl Node {
                         return Err(lost(at, told, FileError::Fingerprint));
                     }
                     let restored = queries.restore(&session.purse);
-                    let (own, later) = restored.map_err(|s| self.short("the queries of a stored session", s))?;
+                    let (own, later) =
+                        restored.map_err(|s| self.short("the queries of a stored session", s))?;
                     Queries { own: Some(own), later }
                 }
             };
@@ -209,7 +216,8 @@ impl Store {
         let mut rows = Vec::new();
         for &id in &told.extents {
             let file = files.extents.remove(&id);
-            let file = file.ok_or_else(|| lost(at, told, format_args!("extent {id:016x} is gone or damaged")))?;
+            let file =
+                file.ok_or_else(|| lost(at, told, format_args!("extent {id:016x} is gone or damaged")))?;
             let e = &file.extent;
             if Some(e.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint) {
                 self.directory.put_away(&self.directory.extent(id), &FileError::Fingerprint);

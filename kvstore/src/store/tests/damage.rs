@@ -29,7 +29,10 @@ async fn assert_refused(path: &Path, words: &str, quarantined: u64) {
     assert!(told.refused[0].reason.contains(words));
     assert_eq!(files(path, "quarantine").len() as u64, quarantined);
     let text = n.render_metrics();
-    assert_eq!(crate::shard::tests::life::metric(&text, "recollect_store_quarantined_files"), quarantined as f64);
+    assert_eq!(
+        crate::shard::tests::life::metric(&text, "recollect_store_quarantined_files"),
+        quarantined as f64
+    );
     assert_eq!(crate::shard::tests::life::metric(&text, "recollect_sessions_refused"), 1.0);
     close(&n, 1).await.unwrap();
     n.open(stored(1, true)).await.unwrap();

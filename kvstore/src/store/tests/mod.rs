@@ -97,7 +97,8 @@ async fn assert_rows(node: &Arc<Node>, id: u8, tokens: u64) {
     let f = model();
     for layer in 0..f.layers {
         for kv_head in 0..f.kv_heads {
-            let request = v1::ReadRowsRequest { session: vec![id; 16], layer, kv_head, begin: 0, end: tokens };
+            let request =
+                v1::ReadRowsRequest { session: vec![id; 16], layer, kv_head, begin: 0, end: tokens };
             let rows = node.read_rows(request).await.unwrap();
             for (t, dim, value) in [(rows.k, f.key_dim, false), (rows.v, f.value_dim, true)] {
                 let want: Vec<f16> = (0..tokens)
