@@ -37,9 +37,12 @@ pub enum Change {
 /// Why the catalogue did not do it; one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogueError {
-    /// The backend failed.
+    /// The backend failed; what it holds may be as it should be.
     #[error("the catalogue: {0}")]
     Backend(String),
+    /// It holds something else than was written.
+    #[error("the catalogue is damaged: {0}")]
+    Damaged(String),
     /// A value is not what was written.
     #[error("the catalogue: {what}: {why}")]
     Value {

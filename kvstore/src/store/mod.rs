@@ -84,9 +84,10 @@ impl From<StoreError> for Status {
 
 /// A data directory in use.
 pub struct Store {
+    /// Let go before the directory's lock.
+    catalogue: Box<dyn Catalogue>,
     /// Its files.
     pub directory: Directory,
-    catalogue: Box<dyn Catalogue>,
     /// The next number of a session or file.
     next: AtomicU64,
     keeper: Keeper,
@@ -102,6 +103,7 @@ impl Store {
         let opened = Sled::open(&directory.catalogue()).and_then(|c| known(&c).map(|highest| (c, highest)));
         let (catalogue, highest) = match opened {
             Ok(opened) => opened,
+            Err(e @ CatalogueError::Backend(_)) => return Err(io(io::Error::other(e.to_string()))),
             Err(e) => {
                 tracing::error!(error = %e, "the catalogue is damaged; the server starts without any session");
                 directory.put_all_away(&e).map_err(io)?;
