@@ -110,12 +110,13 @@ impl Directory {
     }
 
     fn make_folders(&self) -> io::Result<()> {
-        for folder in [self.extents(), self.logs(), self.quarantine()] {
-            std::fs::create_dir_all(folder)?;
-        }
+        // First, so that a start that is cut short does not leave what looks like somebody else's directory.
         if !self.root.join("FORMAT").exists() {
             let text = format!("{TITLE}\nformat {FORMAT}\n");
             publish::publish(&self.root, "FORMAT", |out| out.write_all(text.as_bytes()))?;
+        }
+        for folder in [self.extents(), self.logs(), self.quarantine()] {
+            std::fs::create_dir_all(folder)?;
         }
         publish::sync_folder(&self.root)
     }
