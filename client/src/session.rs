@@ -29,6 +29,8 @@ pub struct SessionSpec {
     pub index: v1::IndexKind,
     /// Of the index build.
     pub seed: u64,
+    /// Tokens are acknowledged once they are on the disks of the shards, which must have one.
+    pub durable: bool,
     /// Answers wait for indexes, and none is cut short by the deadline; the same calls give the same bits.
     pub deterministic: bool,
     /// What placement hashes. `None`: the session id, so that sessions spread; with `deterministic`, the seed.
@@ -47,6 +49,7 @@ impl SessionSpec {
             lease: Duration::ZERO,
             index: v1::IndexKind::Auto,
             seed: 0,
+            durable: false,
             deterministic: false,
             lineage: None,
             deadline: Duration::from_secs(10),
@@ -158,6 +161,7 @@ impl Session {
             seed: spec.seed,
             deterministic: spec.deterministic,
             protocol: wire::PROTOCOL,
+            durable: spec.durable,
         };
         let mut asked = Vec::new();
         let mut holder_of = vec![None; cluster.described().len()];

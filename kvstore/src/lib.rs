@@ -5,11 +5,13 @@
 //! * `builder`: the queue of the background; `recipe`: index builds; `merger`: merges of small spans
 //! * `pool`: attend threads behind a bounded queue
 //! * `admission`: memory granted before it is used
+//! * `store`: what survives the process; `catalogue`: what on disk belongs to what
 //! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
 
 mod admission;
 mod builder;
+mod catalogue;
 pub mod config;
 pub mod error;
 mod http;
@@ -21,6 +23,7 @@ pub mod serve;
 mod service;
 mod session;
 mod shard;
+mod store;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
@@ -28,3 +31,4 @@ mod testing;
 pub use node::{Node, NodeConfig, NodeError};
 pub use shard::kinds::wire_kind;
 pub use shard::probe::Selection;
+pub use store::inspect::{StoredExtent, inspect_extent};

@@ -60,7 +60,10 @@ fn run() -> Result<(), Fatal> {
     let result = runtime.block_on(async {
         let stop = stop_signal().map_err(|e| Fatal::Failed(format!("signals: {e}")))?;
         let ports = Ports::open(&config.server).await?;
-        let node = Node::new(config.node()).map_err(|e| Fatal::Failed(e.to_string()))?;
+        let node = Node::new(config.node()).map_err(|e| match e.is_usage() {
+            true => Fatal::Usage(e.to_string()),
+            false => Fatal::Failed(e.to_string()),
+        })?;
         ports.serve(node, stop).await
     });
     // Streams that outlived the grace period are cut here; nobody waits for their tasks.

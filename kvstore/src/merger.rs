@@ -7,6 +7,7 @@ use crate::session::extent::{self, SealedRows};
 use crate::session::merge::Part;
 use crate::session::samples::{self, Samples};
 use crate::session::span::{Queries, Span};
+use crate::store::Store;
 use crate::telemetry::Metrics;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -18,6 +19,8 @@ pub struct Merge {
     pub session: Weak<Session>,
     /// Of the span to make.
     pub version: u64,
+    /// Where it is stored, if anywhere.
+    pub store: Option<Arc<Store>>,
 }
 
 /// How a merge that made nothing ended.
@@ -82,17 +85,23 @@ fn try_merge(
     let rows = copy(&parts, recipe).map_err(Void::refused)?;
     let queries = queries(&parts, recipe).map_err(Void::refused)?;
     let queries = Queries { own: Some(queries), ..Queries::default() };
+    // For the disk; the build takes them.
+    let stored = merge.store.as_ref().and_then(|_| queries.stored());
     let (indexed, kept) = recipe.build(pool, &rows, (begin, queries), metrics).map_err(|f| match f {
         Failure::Memory(reason) => Void::Refused(reason),
         Failure::Build(reason) => Void::Failed(reason),
     })?;
     let merged = Arc::new(Span::merged(begin, merge.version, rows, kept, indexed));
+    merged.save_queries(stored);
     let tokens = merged.len();
     let session = merge.session.upgrade().ok_or(Void::Cancelled)?;
     let head = session.head(recipe.at.0, recipe.at.1).map_err(|_| Void::Cancelled)?;
     let started = Instant::now();
     let swapped = head.replace(&parts, merged);
     tracing::debug!(swapped, took_us = started.elapsed().as_micros(), "swap, its wait for readers included");
+    if let Some(store) = merge.store.as_ref().filter(|_| swapped) {
+        store.keeper().submit(&session, recipe.at);
+    }
     if swapped { Ok((parts.len(), tokens)) } else { Err(Void::Cancelled) }
 }
 

@@ -8,11 +8,15 @@ use crate::pool::Pool;
 use crate::recipe::Recipe;
 use crate::session::head::Sealing;
 use crate::session::{Id, Session};
+use crate::store::Store;
+use crate::store::directory::DirectoryError;
+use crate::store::recover::Refused;
 use crate::telemetry::{Metrics, Snapshot};
 use kernels::Kernels;
 use rand::TryRngCore;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use wire::ID_BYTES;
@@ -40,6 +44,8 @@ pub struct NodeConfig {
     pub lease: Duration,
     /// Largest message that the service takes, in bytes; `Describe` tells it.
     pub max_message_bytes: u64,
+    /// Where sessions are stored, so that they outlive the process; None: nowhere.
+    pub storage: Option<PathBuf>,
 }
 
 impl Default for NodeConfig {
@@ -55,6 +61,7 @@ impl Default for NodeConfig {
             merge: true,
             lease: Duration::from_secs(60),
             max_message_bytes: wire::DEFAULT_MAX_MESSAGE_BYTES,
+            storage: None,
         }
     }
 }
@@ -71,6 +78,19 @@ pub enum NodeError {
     /// The operating system gave no random bytes.
     #[error("no random bytes for the instance id: {0}")]
     Random(String),
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// Its catalogue failed while it was read.
+    #[error("storage.path (--data): {0}")]
+    Catalogue(String),
+}
+
+impl NodeError {
+    /// Whether another setting would do: a directory that is not one, cannot be written, or belongs to something else.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, NodeError::Directory(e) if !matches!(e, DirectoryError::Locked(_)))
+    }
 }
 
 /// One shard.
@@ -83,17 +103,25 @@ pub struct Node {
     pub(crate) pool: Pool,
     pub(crate) builder: Builder,
     pub(crate) metrics: Arc<Metrics>,
+    /// Where sessions outlive the process, if anywhere.
+    pub(crate) store: Option<Arc<Store>>,
+    /// Stored sessions of which something is missing; held for one look-up or change.
+    refused: Mutex<HashMap<Id, Refused>>,
     /// Looked up by every message, changed by open, close and the reaper; never held across work.
     sessions: RwLock<HashMap<Id, Arc<Session>>>,
 }
 
 impl Node {
-    /// Starts the pools and the reaper of leases. No runtime is needed.
+    /// Starts the pools, brings stored sessions back, starts the reaper of leases. No runtime is needed.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = config.threads.unwrap_or(cores);
         let index_threads = config.index_threads.unwrap_or(if threads > 4 { threads / 2 } else { threads });
         let metrics = Arc::new(Metrics::new()?);
+        let store = match &config.storage {
+            None => None,
+            Some(path) => Some(Store::open(path, metrics.clone())?),
+        };
         let mut instance = [0; ID_BYTES];
         rand::rngs::OsRng.try_fill_bytes(&mut instance).map_err(|e| NodeError::Random(e.to_string()))?;
         let node = Arc::new(Self {
@@ -105,9 +133,14 @@ impl Node {
             builder: Builder::start(index_threads, metrics.clone())
                 .map_err(|e| NodeError::Threads(e.to_string()))?,
             metrics,
+            store,
+            refused: Mutex::default(),
             sessions: RwLock::default(),
             config,
         });
+        if let Some(store) = &node.store {
+            node.recover(store).map_err(|e| NodeError::Catalogue(e.to_string()))?;
+        }
         start_reaper(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
         Ok(node)
     }
@@ -139,6 +172,9 @@ impl Node {
             granted_bytes: self.budget.granted(),
             budget_bytes: self.budget.limit(),
             builds_pending: self.builder.waiting() as u64,
+            unstored_heads: self.store.as_ref().map_or(0, |s| s.keeper().waiting()) as u64,
+            quarantined_files: self.store.as_ref().map_or(0, |s| s.directory.quarantined()),
+            refused_sessions: self.refused().len() as u64,
         }
     }
 
@@ -153,9 +189,17 @@ impl Node {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let found = sessions.get(&id).filter(|s| !s.lease.left(Instant::now()).is_zero());
         found.cloned().ok_or_else(|| {
+            if let Some(refused) = self.refused().get(&id) {
+                return refused.reason.clone();
+            }
             let id = wire::convert::hex(&id);
             Status::not_found(format!("{field} {id} is unknown here: never opened, closed or expired"))
         })
+    }
+
+    /// Stored sessions that cannot be served.
+    pub(crate) fn refused(&self) -> MutexGuard<'_, HashMap<Id, Refused>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All sessions, in no order.
@@ -164,23 +208,29 @@ impl Node {
         sessions.values().cloned().collect()
     }
 
+    /// Refuses an id that is taken.
+    pub(crate) fn vacant(&self, id: &Id) -> Result<(), Status> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        match sessions.contains_key(id) || self.refused().contains_key(id) {
+            true => Err(taken(id)),
+            false => Ok(()),
+        }
+    }
+
     /// Adds a session unless its id is taken.
-    pub(crate) fn insert(&self, session: Session) -> Result<(), Status> {
+    pub(crate) fn insert(&self, session: Arc<Session>) -> Result<(), Status> {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         match sessions.entry(session.id) {
-            std::collections::hash_map::Entry::Occupied(_) => Err(Status::already_exists(format!(
-                "session {} is already open",
-                wire::convert::hex(&session.id)
-            ))),
+            std::collections::hash_map::Entry::Occupied(_) => Err(taken(&session.id)),
             std::collections::hash_map::Entry::Vacant(slot) => {
-                slot.insert(Arc::new(session));
+                slot.insert(session);
                 Ok(())
             }
         }
     }
 
     /// Removes this very session, not another that took its id since, if `still` holds under the lock; gives its
-    /// reservation back. Its rows go with the last request that uses them.
+    /// reservation back and removes it from the disk. Its rows go with the last request that uses them.
     pub(crate) fn remove(&self, session: &Arc<Session>, still: impl Fn(&Session) -> bool) -> bool {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         if !sessions.get(&session.id).is_some_and(|s| Arc::ptr_eq(s, session) && still(s)) {
@@ -189,6 +239,9 @@ impl Node {
         sessions.remove(&session.id);
         drop(sessions);
         session.purse.end_reservation();
+        if let (Some(store), Some(kept)) = (&self.store, &session.kept) {
+            store.forget(kept);
+        }
         true
     }
 
@@ -216,10 +269,34 @@ impl Node {
         });
     }
 
+    /// Queues a head whose spans have changed for the disk.
+    pub(crate) fn keep(&self, session: &Arc<Session>, at: (usize, usize)) {
+        if let (Some(store), Some(_)) = (&self.store, &session.kept) {
+            store.keeper().submit(session, at);
+        }
+    }
+
+    /// Waits until every sealed span is on disk, up to a time; whether they are.
+    pub async fn stored_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let waiting = || self.store.as_ref().map_or(0, |s| s.keeper().waiting());
+        while waiting() > 0 {
+            if Instant::now() >= until {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        true
+    }
+
     /// How a session's spans are served.
     pub(crate) fn sealing(&self, session: &Session) -> Sealing {
         let indexed = session.terms.index != index::Kind::Flat;
-        Sealing { index_from: indexed.then_some(self.config.index_min_tokens), merge: self.config.merge }
+        Sealing {
+            index_from: indexed.then_some(self.config.index_min_tokens),
+            merge: self.config.merge,
+            stored: session.kept.is_some(),
+        }
     }
 
     /// Ends the sessions whose lease has run out; returns how many.
@@ -233,13 +310,37 @@ impl Node {
                 tracing::info!(session = wire::convert::hex(&session.id), "lease ran out");
             }
         }
+        let unserved: Vec<Id> = {
+            let refused = self.refused();
+            refused.iter().filter(|(_, r)| r.lease.left(now).is_zero()).map(|(id, _)| *id).collect()
+        };
+        for id in unserved {
+            if self.drop_refused(&id) {
+                ended += 1;
+                self.metrics.expired.increment(1);
+                tracing::info!(session = wire::convert::hex(&id), "lease of a refused session ran out");
+            }
+        }
         ended
+    }
+
+    /// Removes a session that is not served.
+    pub(crate) fn drop_refused(&self, id: &Id) -> bool {
+        let refused = self.refused().remove(id);
+        if let (Some(store), Some(refused)) = (&self.store, &refused) {
+            store.forget(&refused.kept);
+        }
+        refused.is_some()
     }
 
     /// A purse for a new session.
     pub(crate) fn purse(&self, reserved: u64) -> Result<Arc<Purse>, Status> {
         self.budget.purse(reserved).map_err(|s| self.short("reserve_tokens", s))
     }
+}
+
+fn taken(id: &Id) -> Status {
+    Status::already_exists(format!("session {} is already open", wire::convert::hex(id)))
 }
 
 /// Looks at the leases twice a second until the node is gone.

@@ -52,6 +52,11 @@ impl Pool {
         permit.map(Permit).map_err(|_| Status::unavailable("the server is stopping"))
     }
 
+    /// Runs `work` on the threads and waits for it, past the queue: for the start, when nobody else is there.
+    pub fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.threads.install(work)
+    }
+
     /// Tasks waiting or running.
     pub fn queued(&self) -> usize {
         self.capacity - self.places.available_permits()

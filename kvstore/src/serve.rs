@@ -99,6 +99,11 @@ impl Ports {
         }
         serving.abort();
         probing.abort();
+        if !node.stored_within(self.grace).await {
+            tracing::warn!(
+                "grace period over, the newest spans are not stored: their tokens are in logs, or lost"
+            );
+        }
         Ok(())
     }
 }

@@ -56,6 +56,14 @@ pub struct Metrics {
     pub merges_cancelled: Counter,
     /// Duration of a merge.
     pub merge_seconds: Histogram,
+    /// Bytes of extent files written.
+    pub stored_extents: Counter,
+    /// Bytes of files of queries written.
+    pub stored_queries: Counter,
+    /// Bytes written to logs.
+    pub stored_log: Counter,
+    /// Writes that failed, catalogue entries that cannot be read.
+    pub store_errors: Counter,
     gauges: Gauges,
 }
 
@@ -69,6 +77,9 @@ struct Gauges {
     granted: Gauge,
     budget: Gauge,
     pending: Gauge,
+    unstored: Gauge,
+    quarantined: Gauge,
+    refused: Gauge,
 }
 
 /// The values of the gauges at one moment.
@@ -90,6 +101,12 @@ pub struct Snapshot {
     pub budget_bytes: u64,
     /// Index builds and merges queued or running.
     pub builds_pending: u64,
+    /// Heads whose sealed spans are not on disk yet.
+    pub unstored_heads: u64,
+    /// Files put into quarantine since the start.
+    pub quarantined_files: u64,
+    /// Stored sessions that are refused.
+    pub refused_sessions: u64,
 }
 
 impl Metrics {
@@ -128,6 +145,10 @@ impl Metrics {
             merges_failed: counter(names::SPAN_MERGES, Some(("result", "error"))),
             merges_cancelled: counter(names::SPAN_MERGES, Some(("result", "cancelled"))),
             merge_seconds: recorder.register_histogram(&key(names::SPAN_MERGE_SECONDS, None), &META),
+            stored_extents: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "extent"))),
+            stored_queries: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "queries"))),
+            stored_log: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "log"))),
+            store_errors: counter(names::STORE_ERRORS, None),
             gauges: Gauges {
                 queue: gauge(names::ATTEND_QUEUE_TASKS, None),
                 sessions: gauge(names::SESSIONS, None),
@@ -137,6 +158,9 @@ impl Metrics {
                 granted: gauge(names::MEMORY_GRANTED_BYTES, None),
                 budget: gauge(names::MEMORY_BUDGET_BYTES, None),
                 pending: gauge(names::INDEX_BUILDS_PENDING, None),
+                unstored: gauge(names::STORE_PENDING, None),
+                quarantined: gauge(names::STORE_QUARANTINED, None),
+                refused: gauge(names::SESSIONS_REFUSED, None),
             },
         })
     }
@@ -153,6 +177,9 @@ impl Metrics {
         set(&self.gauges.granted, now.granted_bytes);
         set(&self.gauges.budget, now.budget_bytes);
         set(&self.gauges.pending, now.builds_pending);
+        set(&self.gauges.unstored, now.unstored_heads);
+        set(&self.gauges.quarantined, now.quarantined_files);
+        set(&self.gauges.refused, now.refused_sessions);
         self.handle.run_upkeep();
         self.handle.render()
     }

@@ -41,6 +41,16 @@ pub const INDEX_BUILD_SECONDS: &str = "recollect_index_build_seconds";
 pub const SPAN_MERGES: &str = "recollect_span_merges_total";
 /// Seconds that a merge took, its index build included (histogram).
 pub const SPAN_MERGE_SECONDS: &str = "recollect_span_merge_seconds";
+/// Bytes written to the data directory; label `kind` is `extent`, `queries` or `log` (counter).
+pub const STORE_WRITTEN_BYTES: &str = "recollect_store_written_bytes_total";
+/// Writes to the data directory that failed, and entries of its catalogue that cannot be read (counter).
+pub const STORE_ERRORS: &str = "recollect_store_errors_total";
+/// Heads whose sealed spans are not on disk yet (gauge).
+pub const STORE_PENDING: &str = "recollect_store_pending_heads";
+/// Damaged or foreign files put into quarantine since the start (gauge).
+pub const STORE_QUARANTINED: &str = "recollect_store_quarantined_files";
+/// Stored sessions that are refused because something of them is missing (gauge).
+pub const SESSIONS_REFUSED: &str = "recollect_sessions_refused";
 
 /// Upper bounds of all histograms of seconds.
 pub const SECONDS_BUCKETS: &[f64] =
@@ -59,6 +69,8 @@ pub const COUNTERS: &[(&str, &str)] = &[
     (SPANS_SEALED, "Spans sealed"),
     (INDEX_BUILDS, "Index builds ended, those of merges included"),
     (SPAN_MERGES, "Merges of spans ended"),
+    (STORE_WRITTEN_BYTES, "Bytes written to the data directory"),
+    (STORE_ERRORS, "Writes to the data directory that failed, entries of its catalogue that cannot be read"),
 ];
 
 /// Every gauge with its help text.
@@ -69,6 +81,9 @@ pub const GAUGES: &[(&str, &str)] = &[
     (MEMORY_GRANTED_BYTES, "Bytes reserved or in use"),
     (MEMORY_BUDGET_BYTES, "The memory budget"),
     (INDEX_BUILDS_PENDING, "Index builds and merges queued or running"),
+    (STORE_PENDING, "Heads whose sealed spans are not on disk yet"),
+    (STORE_QUARANTINED, "Files put into quarantine since the start"),
+    (SESSIONS_REFUSED, "Stored sessions refused because something of them is missing"),
 ];
 
 /// Every histogram with its help text.

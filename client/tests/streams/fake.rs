@@ -252,7 +252,7 @@ impl Kv for Service {
 
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
         self.0.renewals.fetch_add(1, Ordering::SeqCst);
-        Ok(Response::new(v1::RenewResponse { lease_ms: request.into_inner().lease_ms }))
+        Ok(Response::new(v1::RenewResponse { lease_ms: request.into_inner().lease_ms, watermark: 0 }))
     }
 
     async fn close(&self, _: Request<v1::CloseRequest>) -> Result<Response<v1::CloseResponse>, Status> {

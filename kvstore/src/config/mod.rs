@@ -32,6 +32,8 @@ pub struct Config {
     pub index: Index,
     /// Sessions.
     pub sessions: Sessions,
+    /// The disk.
+    pub storage: Storage,
     /// The log.
     pub log: Log,
 }
@@ -90,6 +92,14 @@ pub struct Index {
 pub struct Sessions {
     /// Lease of a session that asks for none.
     pub lease_seconds: u64,
+}
+
+/// The disk.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storage {
+    /// Where sessions are stored, so that they outlive the process; empty: nowhere.
+    pub path: PathBuf,
 }
 
 /// The log.
@@ -165,6 +175,9 @@ pub struct Flags {
     /// Memory budget, as 4GiB or 512MiB [default: 4GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
+    /// Directory where sessions outlive the process [default: none, memory only]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     /// Threads that attend; 0: one for each core [default: 0]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -195,6 +208,13 @@ impl Config {
         set("server.listen", flags.listen.as_ref().map(|a| a.to_string().into()));
         set("server.http", flags.http.as_ref().map(|a| a.to_string().into()));
         set("memory.budget", flags.memory.map(|s| s.to_string().into()));
+        if let Some(data) = &flags.data {
+            let text = data.to_str().ok_or_else(|| format!("--data {}: not UTF-8", data.display()))?;
+            if text.is_empty() {
+                return Err("--data: a directory is needed".into());
+            }
+            set("storage.path", Some(text.into()));
+        }
         set("attend.threads", flags.threads.map(Into::into));
         let format = flags.log_format.map(|f| match f {
             LogFormat::Text => "text",
@@ -236,7 +256,7 @@ impl Config {
 
     /// The effective configuration as a TOML file.
     pub fn print(&self) -> String {
-        let Self { server, memory, attend, index, sessions, log } = self;
+        let Self { server, memory, attend, index, sessions, storage, log } = self;
         let format = match log.format {
             LogFormat::Text => "text",
             LogFormat::Json => "json",
@@ -248,6 +268,7 @@ impl Config {
              [index]\nthreads = {}\nmin_tokens = {}\nrecall = {:?}\nseal_tokens = {}\n\
              merge = {}\n\n\
              [sessions]\nlease_seconds = {}\n\n\
+             [storage]\npath = {:?}\n\n\
              [log]\nformat = \"{format}\"\nfilter = {:?}\n",
             server.listen,
             server.http,
@@ -262,6 +283,7 @@ impl Config {
             index.seal_tokens,
             index.merge,
             sessions.lease_seconds,
+            storage.path,
             log.filter,
         )
     }
@@ -280,6 +302,7 @@ impl Config {
             merge: self.index.merge,
             lease: Duration::from_secs(self.sessions.lease_seconds),
             max_message_bytes: self.server.max_message.0,
+            storage: Some(self.storage.path.clone()).filter(|p| !p.as_os_str().is_empty()),
         }
     }
 }

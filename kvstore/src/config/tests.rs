@@ -13,6 +13,7 @@ fn what_is_printed_reads_back() {
     config.memory.budget = Size(3 << 20);
     config.index.recall = 0.9;
     config.index.merge = false;
+    config.storage.path = "/some/where \"else\"".into();
     config.log.filter = "kvstore=debug,info".into();
     assert_eq!(with_file(&config.print()).unwrap(), config);
 }

@@ -2,17 +2,46 @@
 
 use crate::admission::Charge;
 use crate::session::fresh::Fresh;
+use crate::store::extent_file::ExtentFile;
 use attention::{EXTENT_TOKENS, Rows};
 use half::f16;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Up to [`EXTENT_TOKENS`] consecutive tokens of one head.
 #[derive(Debug)]
-struct Extent {
-    keys: Vec<f16>,
-    values: Vec<f16>,
+pub struct Extent {
+    rows: Storage,
+    /// Id of the file that holds the same rows; unset until it is published.
+    pub file: OnceLock<u64>,
     /// Bytes of the rows; returned when the last span or reader lets go.
     _charge: Charge,
+}
+
+/// Where rows lie.
+#[derive(Debug)]
+enum Storage {
+    /// In RAM.
+    Held { keys: Vec<f16>, values: Vec<f16> },
+    /// In a map of their file.
+    Mapped(ExtentFile),
+}
+
+impl Extent {
+    /// Keys, row by row.
+    pub fn keys(&self) -> &[f16] {
+        match &self.rows {
+            Storage::Held { keys, .. } => keys,
+            Storage::Mapped(file) => file.keys(),
+        }
+    }
+
+    /// Values, row by row.
+    pub fn values(&self) -> &[f16] {
+        match &self.rows {
+            Storage::Held { values, .. } => values,
+            Storage::Mapped(file) => file.values(),
+        }
+    }
 }
 
 /// Keys and values of a span; all extents but the last are full.
@@ -34,6 +63,26 @@ impl SealedRows {
         let pieces = rows.keys.into_chunks().into_iter().zip(rows.values.into_chunks());
         let extents = pieces.map(|(keys, values)| extent(keys, values, &mut charge)).collect();
         Self { extents, key_dim, value_dim }
+    }
+
+    /// Rows in the maps of their files, all but the last of them full extents. `charge` covers them.
+    pub fn mapped(files: Vec<ExtentFile>, (key_dim, value_dim): (usize, usize), mut charge: Charge) -> Self {
+        let extents = files.into_iter().map(|file| {
+            let bytes = 2 * (file.keys().len() + file.values().len()) as u64;
+            let id = OnceLock::from(file.extent.id);
+            Arc::new(Extent { rows: Storage::Mapped(file), file: id, _charge: charge.split(bytes) })
+        });
+        Self { extents: extents.collect(), key_dim, value_dim }
+    }
+
+    /// Elements of a key and of a value.
+    pub fn dims(&self) -> (usize, usize) {
+        (self.key_dim, self.value_dim)
+    }
+
+    /// The extents in order.
+    pub fn extents(&self) -> &[Arc<Extent>] {
+        &self.extents
     }
 
     /// Rows that [`SealedRows::join`] copies: all but the full extents at the start of the first part.
@@ -75,12 +124,12 @@ impl SealedRows {
 
     /// The keys for the attention code.
     pub fn keys(&self) -> Rows<'_> {
-        Rows::chunked(self.extents.iter().map(|e| e.keys.as_slice()).collect(), self.key_dim)
+        Rows::chunked(self.extents.iter().map(|e| e.keys()).collect(), self.key_dim)
     }
 
     /// The values.
     pub fn values(&self) -> Rows<'_> {
-        Rows::chunked(self.extents.iter().map(|e| e.values.as_slice()).collect(), self.value_dim)
+        Rows::chunked(self.extents.iter().map(|e| e.values()).collect(), self.value_dim)
     }
 
     /// Copies rows `[begin, end)` to the ends of `k` and `v`.
@@ -97,7 +146,11 @@ fn shared(parts: &[Part<'_>]) -> usize {
 
 fn extent(keys: Vec<f16>, values: Vec<f16>, charge: &mut Charge) -> Arc<Extent> {
     let bytes = 2 * (keys.len() + values.len()) as u64;
-    Arc::new(Extent { keys, values, _charge: charge.split(bytes) })
+    Arc::new(Extent {
+        rows: Storage::Held { keys, values },
+        file: OnceLock::new(),
+        _charge: charge.split(bytes),
+    })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// One (layer, KV head).
 pub struct Head {
     /// Tokens held; changed only under the write lock, read without it for the watermark.
-    len: AtomicU64,
+    pub(super) len: AtomicU64,
     /// Readers hold it for one attend or copy; writers for the copy of a chunk, a seal, a truncation or the swap of a
     /// merge. Index builds never hold it: they work on an `Arc<Span>` and publish into the span's own slot. Writers of
     /// one layer are ordered by `Session::ingest`, but for the swap; the lock ends with the session.
@@ -26,8 +26,10 @@ pub struct State {
     pub(super) spans: Vec<Held>,
     /// The last given to a span of this head.
     pub(super) version: u64,
-    fresh: Fresh,
-    samples: Samples,
+    pub(super) fresh: Fresh,
+    pub(super) samples: Samples,
+    /// Number, in the session's log, of the last truncation; 0: none, or no log.
+    pub(super) cut: u64,
 }
 
 /// A span as this session sees it.
@@ -53,6 +55,8 @@ pub struct Sealing {
     pub index_from: Option<u64>,
     /// Whether small spans merge.
     pub merge: bool,
+    /// Whether they go to disk.
+    pub stored: bool,
 }
 
 impl Sealing {
@@ -114,6 +118,7 @@ impl Head {
                     charge: purse.charge(Kind::Kv, 0)?,
                 },
                 samples: Samples::new(g.group * g.key_dim, purse.charge(Kind::Scratch, 0)?),
+                cut: 0,
             }),
         })
     }
@@ -177,13 +182,15 @@ impl Head {
         pushed
     }
 
-    /// Drops every token at or beyond `length`.
-    pub fn truncate(&self, length: u64, g: &Geometry) {
+    /// Drops every token at or beyond `length`, by truncation `cut` of the session's log. Returns whether a span was cut.
+    pub fn truncate(&self, length: u64, g: &Geometry, cut: u64) -> bool {
         let mut guard = self.write();
         let state = &mut *guard;
+        state.cut = cut;
         if length >= state.end() {
-            return;
+            return false;
         }
+        let spans = length < state.fresh.begin;
         if length > state.fresh.begin {
             state.fresh.truncate(length - state.fresh.begin, g.row_bytes());
         } else {
@@ -196,6 +203,7 @@ impl Head {
         }
         state.samples.truncate(length);
         self.len.store(state.end(), Ordering::Release);
+        spans
     }
 }
 
@@ -233,7 +241,11 @@ impl State {
         } else {
             Queries::default()
         };
-        let span = Arc::new(Span::seal(rows, queries, indexed));
+        // Copied here, since the build takes them.
+        let unsaved = if sealing.stored { queries.stored() } else { None };
+        let span = Span::seal(rows, queries, indexed);
+        span.save_queries(unsaved);
+        let span = Arc::new(span);
         self.spans.push(Held { span: span.clone(), visible_end: to, plan: None });
         indexed.then_some(span)
     }

@@ -27,6 +27,11 @@ impl Lease {
         length
     }
 
+    /// How long it is when it begins.
+    pub fn length(&self) -> Duration {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
     /// What is left at `now`; zero when it has run out.
     pub fn left(&self, now: Instant) -> Duration {
         let (since, length) = *self.state.lock().unwrap_or_else(PoisonError::into_inner);

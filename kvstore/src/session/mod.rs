@@ -4,6 +4,7 @@
 //! * `head`: what one (layer, KV head) holds
 //! * `span`, `extent`, `fresh`, `samples`: its parts
 //! * `tiers`: which spans merge; `merge`: the plan and the swap
+//! * `stored`: what of it goes to disk, and back
 //! * `lease`: how long it lives unheard of
 
 pub mod extent;
@@ -14,13 +15,17 @@ pub mod lease;
 pub mod merge;
 pub mod samples;
 pub mod span;
+pub mod stored;
 pub mod tiers;
 
 use crate::admission::{Purse, Short};
 use crate::builder::Pending;
+use crate::store::kept::Kept;
+use crate::store::log::Log;
 use geometry::Geometry;
 use head::Head;
 use lease::Lease;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -62,16 +67,18 @@ pub struct Session {
     pub lease: Lease,
     /// Its index builds that have not ended.
     pub pending: Arc<Pending>,
+    /// What of it is on disk; None without storage.
+    pub kept: Option<Arc<Kept>>,
 }
 
 impl Session {
     /// An empty session that owns the heads marked in `owned`.
     pub fn new(
-        id: Id,
-        terms: Terms,
+        (id, terms): (Id, Terms),
         owned: &[bool],
         purse: Arc<Purse>,
         lease: Duration,
+        kept: Option<Arc<Kept>>,
     ) -> Result<Self, Short> {
         let heads = owned
             .iter()
@@ -84,8 +91,18 @@ impl Session {
             purse,
             lease: Lease::new(lease),
             pending: Arc::default(),
+            kept,
             terms,
         })
+    }
+
+    /// Takes over heads that were read back.
+    pub fn set_heads(&mut self, found: HashMap<(usize, usize), Head>) {
+        for ((layer, kv_head), head) in found {
+            if let Some(slot) = self.heads.get_mut(layer * self.terms.geometry.kv_heads + kv_head) {
+                *slot = Some(head);
+            }
+        }
     }
 
     /// A head by number; an error when another shard owns it.
@@ -115,9 +132,24 @@ impl Session {
         self.owned().map(|(_, _, h)| h.len()).min().unwrap_or(0)
     }
 
+    /// The watermark as it is told: of a durable session, tokens that are on disk.
+    pub fn told_watermark(&self) -> u64 {
+        self.log().map_or_else(|| self.watermark(), |log| log.durable().0)
+    }
+
     /// The longest owned head.
     pub fn longest(&self) -> u64 {
         self.owned().map(|(_, _, h)| h.len()).max().unwrap_or(0)
+    }
+
+    /// The log of a session whose appends are acknowledged once they are on disk.
+    pub fn log(&self) -> Option<&Arc<Log>> {
+        self.kept.as_ref()?.log.as_ref()
+    }
+
+    /// The right to change every layer.
+    pub fn ingest_all(&self) -> Vec<MutexGuard<'_, ()>> {
+        (0..self.ingest.len()).map(|layer| self.ingest(layer)).collect()
     }
 
     /// The right to change one layer.

@@ -1,10 +1,11 @@
 //! Sampled queries, of the prefill and of decode steps: an index is built and calibrated with them. They are kept with
 //! their head until the tokens of their positions are sealed, then with the span, thinned, for the merges it takes part in.
 
-use crate::admission::Charge;
+use crate::admission::{Charge, Kind, Purse, Short};
 use half::f16;
 use index::BuildQueries;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One decode query in this many is sampled, as a worker does at prefill.
 pub const DECODE_EVERY: u64 = 4;
@@ -131,6 +132,44 @@ impl Samples {
         self.seen.truncate(keep);
         self.q.truncate(keep * self.width);
         self.settle();
+    }
+}
+
+/// The queries of a span as they are stored: its own, and those that came later.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stored {
+    /// Elements of one sample.
+    pub width: usize,
+    /// Positions of its own.
+    pub pos: Vec<u64>,
+    /// What they see.
+    pub seen: Vec<u64>,
+    /// `[own, width]`.
+    pub q: Vec<f16>,
+    /// What the later ones see.
+    pub later_seen: Vec<u64>,
+    /// `[later, width]`.
+    pub later_q: Vec<f16>,
+}
+
+impl Stored {
+    /// Copies, to be written out.
+    pub fn of(own: &Samples, later: &Later) -> Self {
+        Self {
+            width: own.width,
+            pos: own.pos.clone(),
+            seen: own.seen.clone(),
+            q: own.q.clone(),
+            later_seen: later.seen.clone(),
+            later_q: later.q.clone(),
+        }
+    }
+
+    /// What was read back, paid for.
+    pub fn restore(self, purse: &Arc<Purse>) -> Result<(Samples, Later), Short> {
+        let charge = purse.charge(Kind::Scratch, bytes(self.pos.len(), self.width))?;
+        let own = Samples { width: self.width, pos: self.pos, seen: self.seen, q: self.q, charge };
+        Ok((own, Later { seen: self.later_seen, q: self.later_q }))
     }
 }
 

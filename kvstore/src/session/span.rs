@@ -3,7 +3,7 @@
 use crate::admission::Charge;
 use crate::session::extent::SealedRows;
 use crate::session::fresh::Fresh;
-use crate::session::samples::{Later, Samples};
+use crate::session::samples::{Later, Samples, Stored};
 use half::f16;
 use index::{SpanIndex, SpanView};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +26,10 @@ pub struct Span {
     /// Queries with positions in the span, and until its build those that came later; taken and put back by the one
     /// builder thread, which also copies them for a merge. Never held across work.
     queries: Mutex<Queries>,
+    /// Copies of the queries for the disk, until they are written; None where nothing is stored.
+    unsaved: Mutex<Option<Stored>>,
+    /// Id of the file of the queries; 0: there are none.
+    queries_file: OnceLock<u64>,
 }
 
 /// Samples of a span.
@@ -35,6 +39,13 @@ pub struct Queries {
     pub own: Option<Samples>,
     /// Beyond it.
     pub later: Later,
+}
+
+impl Queries {
+    /// Copies for the disk.
+    pub fn stored(&self) -> Option<Stored> {
+        self.own.as_ref().map(|own| Stored::of(own, &self.later))
+    }
 }
 
 /// An index that is ready to serve.
@@ -60,6 +71,29 @@ impl Span {
             index: OnceLock::new(),
             pending: AtomicBool::new(pending),
             queries: Mutex::new(queries),
+            unsaved: Mutex::default(),
+            queries_file: OnceLock::new(),
+        }
+    }
+
+    /// A span that was read back; its index, if it is to get one, is still to be built.
+    pub fn restored(
+        (begin, version): (u64, u64),
+        rows: SealedRows,
+        queries: Queries,
+        queries_file: u64,
+        pending: bool,
+    ) -> Self {
+        Self {
+            begin,
+            end: begin + rows.keys().len() as u64,
+            version,
+            rows,
+            index: OnceLock::new(),
+            pending: AtomicBool::new(pending),
+            queries: Mutex::new(queries),
+            unsaved: Mutex::default(),
+            queries_file: OnceLock::from(queries_file),
         }
     }
 
@@ -79,6 +113,8 @@ impl Span {
             index: OnceLock::from(indexed),
             pending: AtomicBool::new(false),
             queries: Mutex::new(Queries { own: queries, later: Later::default() }),
+            unsaved: Mutex::default(),
+            queries_file: OnceLock::new(),
         }
     }
 
@@ -109,6 +145,21 @@ impl Span {
     /// The sampled queries.
     pub fn queries(&self) -> MutexGuard<'_, Queries> {
         self.queries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a copy of the queries that the index is built with, until it is on disk. Called before the build takes them.
+    pub fn save_queries(&self, queries: Option<Stored>) {
+        *self.unsaved.lock().unwrap_or_else(PoisonError::into_inner) = queries;
+    }
+
+    /// The copy; None when there is nothing to write.
+    pub fn unsaved(&self) -> MutexGuard<'_, Option<Stored>> {
+        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Id of the file of the queries, 0 for none; unset until it is written.
+    pub fn queries_file(&self) -> &OnceLock<u64> {
+        &self.queries_file
     }
 
     /// The part of `[begin, end)` that lies in this span below `visible_end`, or None.

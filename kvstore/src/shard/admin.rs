@@ -22,7 +22,20 @@ impl Node {
             sessions: sessions.iter().map(describe).collect(),
             memory_used_bytes: self.budget.granted(),
             memory_budget_bytes: self.budget.limit(),
+            quarantined_files: self.store.as_ref().map_or(0, |s| s.directory.quarantined()),
+            refused: self.refused_sessions(),
         })
+    }
+
+    fn refused_sessions(&self) -> Vec<v1::RefusedSession> {
+        let refused = self.refused();
+        let told = refused.iter().map(|(id, r)| v1::RefusedSession {
+            session: id.to_vec(),
+            reason: r.reason.message().to_owned(),
+        });
+        let mut told: Vec<_> = told.collect();
+        told.sort_unstable_by(|a, b| a.session.cmp(&b.session));
+        told
     }
 
     /// Answers when no index build or merge of the session is left, or at the deadline; 0 ms asks for the state now.
@@ -61,6 +74,12 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
         lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         spans,
         fresh_tokens,
+        durable: session.log().is_some(),
+        durable_watermark: match (&session.kept, session.log()) {
+            (_, Some(log)) => log.durable().0,
+            (Some(kept), None) => kept.sealed(session.owned().map(|(layer, kv_head, _)| (layer, kv_head))),
+            (None, None) => 0,
+        },
     }
 }
 

@@ -5,6 +5,9 @@ use crate::merger::Merge;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::head::{Grant, Head, Rows};
+use crate::store::StoreError;
+use crate::store::log::Log;
+use crate::store::log::record::{self, Record};
 use half::f16;
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,13 +46,37 @@ impl Node {
         let session = self.session(&chunk.session, "session")?;
         session.lease.renew(None);
         let permit = self.pool.enter().await?;
-        let node = self.clone();
-        self.pool
+        let (node, held) = (self.clone(), session.clone());
+        let ack = self
+            .pool
             .run(permit, move || {
-                let checked = Chunk::read(&session, chunk)?;
-                node.store(&session, &checked)
+                let checked = Chunk::read(&held, chunk)?;
+                node.store(&held, &checked)
             })
-            .await?
+            .await??;
+        // The acknowledgement of a durable session waits for the disk, beside the threads that attend.
+        match session.log() {
+            None => Ok(ack),
+            Some(log) => Ok(v1::AppendAck { watermark: self.settled(&session, log).await?, ..ack }),
+        }
+    }
+
+    /// Brings everything that a durable session was given to disk; returns the tokens that are there in all heads.
+    pub(crate) async fn settled(&self, session: &Session, log: &Arc<Log>) -> Result<u64, Status> {
+        let (_, cuts) = log.durable();
+        // Rows are logged before they are counted.
+        let seen = session.watermark();
+        log.sync(log.last()).await.map_err(StoreError::from)?;
+        log.raise(seen, cuts);
+        Ok(log.durable().0)
+    }
+
+    /// Writes rows to the log of a durable session: the last thing that can fail before they are stored.
+    pub(crate) fn log(&self, session: &Session, rows: record::Rows<'_>) -> Result<(), Status> {
+        if let (Some(store), Some(log)) = (&self.store, session.log()) {
+            store.append(log, &Record::Rows(rows))?;
+        }
+        Ok(())
     }
 
     fn store(&self, session: &Arc<Session>, chunk: &Chunk) -> Result<v1::AppendAck, Status> {
@@ -62,6 +89,7 @@ impl Node {
             .map(|h| h.grant(g, &session.purse, chunk.tokens, chunk.q_pos.len(), chunk.seal_to))
             .collect::<Result<Vec<Grant>, _>>()
             .map_err(|s| self.short("one head of the chunk", s))?;
+        self.log(session, chunk.record())?;
         let end = chunk.begin + chunk.tokens;
         for ((slot, kv_head), (head, grant)) in chunk.heads.clone().enumerate().zip(heads.iter().zip(grants))
         {
@@ -101,12 +129,14 @@ impl Node {
         let at = (layer, kv_head);
         if pushed.sealed {
             self.metrics.sealed.increment(1);
+            self.keep(session, at);
         }
         if let Some(span) = pushed.wants_index {
             self.queue(session, at, Work::Index(Arc::downgrade(&span)));
         }
         if let Some(version) = pushed.wants_merge {
-            self.queue(session, at, Work::Merge(Merge { session: Arc::downgrade(session), version }));
+            let (session_ref, store) = (Arc::downgrade(session), self.store.clone());
+            self.queue(session, at, Work::Merge(Merge { session: session_ref, version, store }));
         }
     }
 }
@@ -157,6 +187,22 @@ impl Chunk {
             q_window: c.q_window,
             seal_to: c.seal_to,
         })
+    }
+
+    /// As the log takes it.
+    fn record(&self) -> record::Rows<'_> {
+        record::Rows {
+            layer: self.layer,
+            kv_head: self.heads.start,
+            begin: self.begin,
+            tokens: self.tokens,
+            seals: vec![self.seal_to.unwrap_or(0); self.heads.len()],
+            k: &self.k,
+            v: &self.v,
+            q: &self.q,
+            q_pos: self.q_pos.clone(),
+            q_window: self.q_window,
+        }
     }
 
     /// What depends on what is held; the caller holds the layer.

@@ -3,9 +3,11 @@
 
 use crate::node::Node;
 use crate::pool::Permit;
+use crate::session::Session;
 use crate::session::head::{Grant, Head, Rows};
 use crate::session::samples;
 use crate::shard::plan::{Row, RowAsk};
+use crate::store::log::record;
 use attention::{EXTENT_TOKENS, Partial};
 use half::f16;
 use index::{Ask, Budget, Scratch, SpanView, Stats, attend_spans};
@@ -52,7 +54,10 @@ impl Node {
         let received = Instant::now();
         let instance = wire::convert::id(&request.instance, "instance")?;
         if instance != self.instance {
-            return Err(Status::failed_precondition("restarted: the sessions of that instance are gone"));
+            return Err(Status::failed_precondition(match self.store {
+                None => "restarted: the sessions of that instance are gone",
+                Some(_) => "restarted: Describe tells the new instance, Renew what a session still holds",
+            }));
         }
         let rows = request.rows.into_iter().enumerate();
         let mut rows: Vec<_> = rows.map(|(i, row)| self.read_row(i, row)).collect();
@@ -115,6 +120,19 @@ impl Node {
             .map_err(|s| self.short(&format!("rows[{i}].token"), s))?;
         let (q, q_window) = sample.unwrap_or_default();
         let q_pos = &[token.position][..samples];
+        let record = record::Rows {
+            layer: row.layer,
+            kv_head: row.heads.start,
+            begin: token.position,
+            tokens: 1,
+            seals: seals.iter().map(|s| s.unwrap_or(0)).collect(),
+            k: &token.k,
+            v: &token.v,
+            q: &q,
+            q_pos: q_pos.to_vec(),
+            q_window,
+        };
+        self.log(session, record)?;
         let places = row.heads.clone().enumerate().zip(seals);
         for (((slot, kv_head), seal_to), (head, grant)) in places.zip(heads.iter().zip(grants)) {
             let rows =
@@ -149,12 +167,45 @@ impl Node {
         }
         let node = self.clone();
         let span = tracing::debug_span!(names::SPAN_ATTEND, id, rows = rows.len());
-        let rows = self.pool.run(permit, move || node.compute(rows, deadline)).instrument(span).await?;
+        let durable: Vec<Option<(Arc<Session>, bool)>> = rows.iter().map(durable).collect();
+        let compute = self.pool.run(permit, move || node.compute(rows, deadline)).instrument(span);
+        let (computed, settled) = tokio::join!(compute, self.settle(durable));
+        let mut rows = computed?;
+        for (row, watermark) in rows.iter_mut().zip(settled) {
+            match watermark.filter(|_| row.error.is_none()) {
+                None => {}
+                Some(Ok(watermark)) => row.watermark = watermark,
+                Some(Err(status)) => {
+                    *row = v1::AttendResult { error: Some(status.into()), ..Default::default() }
+                }
+            }
+        }
         let failed = rows.iter().filter(|r| r.error.is_some()).count() as u64;
         self.metrics.attend_rows_error.increment(failed);
         self.metrics.attend_rows_ok.increment(rows.len() as u64 - failed);
         self.metrics.attend_seconds.record(received.elapsed().as_secs_f64());
         Ok(v1::AttendResponse { id, rows, error: None })
+    }
+
+    /// For rows of durable sessions, the watermark to tell: where a new token has raised it, once that is on disk.
+    async fn settle(&self, rows: Vec<Option<(Arc<Session>, bool)>>) -> Vec<Option<Result<u64, Status>>> {
+        let mut told = Vec::with_capacity(rows.len());
+        for row in rows {
+            let Some((session, token)) = row else {
+                told.push(None);
+                continue;
+            };
+            let Some(log) = session.log() else {
+                told.push(None);
+                continue;
+            };
+            let durable = log.durable().0;
+            told.push(Some(match token && session.watermark() > durable {
+                true => self.settled(&session, log).await,
+                false => Ok(durable),
+            }));
+        }
+        told
     }
 
     fn compute(&self, rows: Vec<Result<Row, Status>>, deadline: Option<Instant>) -> Vec<v1::AttendResult> {
@@ -311,4 +362,11 @@ impl Node {
             watermark,
         }
     }
+}
+
+/// The durable session of a row, and whether the row brought a token.
+fn durable(row: &Result<Row, Status>) -> Option<(Arc<Session>, bool)> {
+    let row = row.as_ref().ok()?;
+    row.session.log()?;
+    Some((row.session.clone(), row.token.is_some()))
 }

@@ -19,4 +19,4 @@ pub mod read;
 pub mod truncate;
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -2,9 +2,11 @@
 
 use crate::node::Node;
 use crate::session::geometry::{Geometry, reservation};
-use crate::session::{Session, Terms, lease};
+use crate::session::{Id, Session, Terms, lease};
 use crate::shard::kinds;
+use crate::store::kept::Kept;
 use attention::EXTENT_TOKENS;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::Status;
 use wire::{PROTOCOL, WireError, v1};
@@ -19,6 +21,18 @@ fn index_allowance(kind: index::Kind, g: &Geometry) -> u64 {
     let params = index::BuildParams { kind, ..index::BuildParams::default() };
     let tokens = EXTENT_TOKENS as u64;
     queries + index::index_bytes(&params, tokens, (g.key_dim as u64, g.value_dim as u64)).div_ceil(tokens)
+}
+
+/// What a caller asks for, checked.
+pub struct Opening {
+    /// Of the session.
+    pub id: Id,
+    /// Fixed for its life.
+    pub terms: Terms,
+    /// Heads by layer and KV head.
+    pub owned: Vec<bool>,
+    /// Bytes to reserve.
+    pub reserved: u64,
 }
 
 impl Node {
@@ -38,22 +52,22 @@ impl Node {
 
     /// Creates a session and reserves its memory: KV of `reserve_tokens` in every owned head, and their indexes.
     pub async fn open(&self, request: v1::OpenRequest) -> Result<v1::OpenResponse, Status> {
-        spoken(request.protocol)?;
-        let id = wire::convert::id(&request.session, "session")?;
-        let fingerprint = request.fingerprint.ok_or_else(|| WireError::missing("fingerprint"))?;
-        let geometry = Geometry::read(&fingerprint)?;
-        let owned = geometry.owned(&request.owned)?;
-        let index = kinds::read(request.index)?;
+        let Opening { id, terms, owned, reserved: bytes } = self.read_open(&request)?;
         let lease = self.lease(request.lease_ms)?.unwrap_or(self.config.lease);
-        let heads = owned.iter().filter(|&&o| o).count() as u64;
-        let allowance = index_allowance(index, &geometry);
-        let bytes = reservation(&geometry, heads, request.reserve_tokens, allowance)?;
+        if request.durable && self.store.is_none() {
+            let why = "durable is asked for, but this server has no storage.path (--data)";
+            return Err(Status::failed_precondition(why));
+        }
+        self.vacant(&id)?;
         let purse = self.purse(bytes)?;
-        let terms =
-            Terms { fingerprint, geometry, index, seed: request.seed, deterministic: request.deterministic };
-        let session =
-            Session::new(id, terms, &owned, purse, lease).map_err(|s| self.short("an empty session", s))?;
-        self.insert(session)?;
+        let kept = self.begin(request, lease).await?;
+        let session = Session::new((id, terms), &owned, purse, lease, kept.clone())
+            .map_err(|s| self.short("an empty session", s))
+            .and_then(|session| self.insert(Arc::new(session)));
+        if let (Err(_), Some(store), Some(kept)) = (&session, &self.store, &kept) {
+            store.forget(kept);
+        }
+        session?;
         self.metrics.opened.increment(1);
         Ok(v1::OpenResponse {
             instance: self.instance.to_vec(),
@@ -62,18 +76,64 @@ impl Node {
         })
     }
 
+    /// Checks what does not depend on what is open.
+    pub(crate) fn read_open(&self, request: &v1::OpenRequest) -> Result<Opening, Status> {
+        spoken(request.protocol)?;
+        let id = wire::convert::id(&request.session, "session")?;
+        let fingerprint = request.fingerprint.clone().ok_or_else(|| WireError::missing("fingerprint"))?;
+        let geometry = Geometry::read(&fingerprint)?;
+        let owned = geometry.owned(&request.owned)?;
+        let index = kinds::read(request.index)?;
+        let heads = owned.iter().filter(|&&o| o).count() as u64;
+        let allowance = index_allowance(index, &geometry);
+        let reserved = reservation(&geometry, heads, request.reserve_tokens, allowance)?;
+        let terms =
+            Terms { fingerprint, geometry, index, seed: request.seed, deterministic: request.deterministic };
+        Ok(Opening { id, terms, owned, reserved })
+    }
+
+    /// Enters a new session into the catalogue, if there is one.
+    async fn begin(&self, request: v1::OpenRequest, lease: Duration) -> Result<Option<Arc<Kept>>, Status> {
+        let Some(store) = self.store.clone() else {
+            return Ok(None);
+        };
+        let begun = on_disk(move || store.begin(&request, lease)).await?;
+        Ok(Some(Arc::new(begun?)))
+    }
+
     /// Starts the lease anew, with another length if one is given.
     pub async fn renew(&self, request: v1::RenewRequest) -> Result<v1::RenewResponse, Status> {
         let session = self.session(&request.session, "session")?;
         let length = self.lease(request.lease_ms)?;
-        Ok(v1::RenewResponse { lease_ms: millis(session.lease.renew(length)) })
+        if let (Some(length), Some(store), Some(kept)) = (length, &self.store, &session.kept)
+            && length != session.lease.length()
+        {
+            let (store, kept) = (store.clone(), kept.clone());
+            on_disk(move || store.lease(&kept, length)).await??;
+        }
+        let watermark = session.told_watermark();
+        Ok(v1::RenewResponse { lease_ms: millis(session.lease.renew(length)), watermark })
     }
 
     /// Ends a session. Requests that still use its rows finish; the memory returns with the last of them.
-    pub async fn close(&self, request: v1::CloseRequest) -> Result<v1::CloseResponse, Status> {
+    pub async fn close(self: &Arc<Self>, request: v1::CloseRequest) -> Result<v1::CloseResponse, Status> {
+        let id = wire::convert::id(&request.session, "session")?;
+        if self.refused().contains_key(&id) {
+            let node = self.clone();
+            if on_disk(move || node.drop_refused(&id)).await? {
+                self.metrics.closed.increment(1);
+                return Ok(v1::CloseResponse { freed_bytes: 0 });
+            }
+        }
         let session = self.session(&request.session, "session")?;
         let freed_bytes = session.purse.granted();
-        if self.remove(&session, |_| true) {
+        let removed = if session.kept.is_some() {
+            let (node, session) = (self.clone(), session.clone());
+            on_disk(move || node.remove(&session, |_| true)).await?
+        } else {
+            self.remove(&session, |_| true)
+        };
+        if removed {
             self.metrics.closed.increment(1);
         }
         Ok(v1::CloseResponse { freed_bytes })
@@ -86,6 +146,12 @@ impl Node {
         }
         Ok((ms > 0).then_some(length))
     }
+}
+
+/// Work that waits for the disk, off the threads that serve.
+pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Status::internal(format!("a task of the store ended without an answer: {e}")))
 }
 
 fn spoken(protocol: u32) -> Result<(), Status> {

@@ -1,15 +1,17 @@
-//! `recollect inspect`: what a running shard holds, and which heads miss their recall target.
+//! `recollect inspect`: what a running shard holds, and which heads miss their recall target; or an extent file.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 use client::Cluster;
 use serde::Serialize;
 use tokio::runtime::Builder;
 use wire::v1;
 
-use crate::cli::print;
 use crate::cli::service::shard_address;
+use crate::cli::{inspect_file, print};
 use crate::inventory::{Inventory, Verdict, kind_name};
 
 /// From this many spans of a session on, alike heads of a layer share a line of the table.
@@ -18,9 +20,12 @@ const MANY: usize = 32;
 /// Sessions, spans and indexes of a shard.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
+    /// An extent file of a data directory (recollectd serve --data)
+    #[arg(value_name = "FILE", required_unless_present = "shard", conflicts_with_all = ["shard", "session"])]
+    file: Option<PathBuf>,
     /// The shard server (default port: 7420)
     #[arg(long, value_name = "HOST[:PORT]", value_parser = shard_address)]
-    shard: String,
+    shard: Option<String>,
     /// Only this session: 32 hexadecimal digits (default: every session)
     #[arg(long, value_name = "ID", value_parser = parse_session)]
     session: Option<SessionId>,
@@ -113,15 +118,20 @@ struct Summary<'a> {
 
 /// Runs the verb.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    let (shard, file) = (args.shard.as_deref(), args.file.as_deref());
+    if let Some(file) = file {
+        return inspect_file::run(file, args.json);
+    }
+    let shard = shard.context("a shard or a file is needed")?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answers = runtime.block_on(async {
-        let cluster = Cluster::connect(&[&args.shard]).await?;
+        let cluster = Cluster::connect(&[shard]).await?;
         cluster.inspect(args.session.as_ref().map(|id| &id[..])).await
     })?;
     for answer in &answers {
         match args.json {
-            true => print_json(&args.shard, answer)?,
-            false => print_plain(&args.shard, answer)?,
+            true => print_json(shard, answer)?,
+            false => print_plain(shard, answer)?,
         }
     }
     Ok(())

@@ -15,6 +15,7 @@ mod fidelity;
 mod generate;
 pub(crate) mod input;
 mod inspect;
+mod inspect_file;
 pub mod model;
 pub(crate) mod print;
 pub mod service;
@@ -41,7 +42,7 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Write the keys, values and queries of chosen layers and heads of a text as capture files
     Capture(capture::CaptureArgs),
-    /// Show what a running shard holds: sessions, spans, index kinds, heads below their recall target
+    /// Show what a running shard holds (sessions, spans, index kinds, heads below their recall target), or an extent file
     Inspect(inspect::InspectArgs),
     /// Measure where retrieval holds and where not: per layer and head, and per place in a document
     Study(study::StudyArgs),

@@ -38,7 +38,7 @@ impl Bench {
             slot: 0,
             seal_to: Some(end),
         };
-        let sealing = Sealing { index_from: Some(8), merge: true };
+        let sealing = Sealing { index_from: Some(8), merge: true, stored: false };
         self.head.push(&self.g, rows, grant, sealing).wants_merge
     }
 
@@ -115,7 +115,7 @@ fn a_truncation_meanwhile_makes_a_merge_void_or_hides_its_end() {
         let bench = Bench::new();
         assert_eq!([bench.seal(4), bench.seal(8), bench.seal(8)], [None, None, Some(2)]);
         let parts = bench.head.parts(2);
-        bench.head.truncate(cut, &bench.g);
+        bench.head.truncate(cut, &bench.g, 0);
         let swapped = bench.head.replace(&parts, bench.merged(&parts, 2));
         assert_eq!((swapped, bench.layout()), (want.iter().any(|w| w.2 == 2), want), "cut at {cut}");
         drop(parts);
@@ -139,7 +139,7 @@ fn a_cut_that_was_filled_again_is_not_taken_for_the_old_rows() {
     let parts = bench.head.parts(2);
     let stale = bench.merged(&parts, 2);
     // The last part goes, another of the same place and length comes.
-    bench.head.truncate(12, &bench.g);
+    bench.head.truncate(12, &bench.g, 0);
     bench.seal(8);
     assert!(!bench.head.replace(&parts, stale));
     bench.layout();

@@ -1,7 +1,7 @@
 //! The verbs through a node, as a worker would use them.
 
 mod boundaries;
-mod life;
+pub mod life;
 mod merges;
 mod model;
 mod refusals;

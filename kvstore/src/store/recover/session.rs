@@ -1,0 +1,305 @@
+//! One session, from its files and its log.
+
+use super::{Files, Told};
+use crate::admission::Kind;
+use crate::builder::Work;
+use crate::catalogue::records::{HeadRecord, SpanRecord};
+use crate::merger::Merge;
+use crate::node::Node;
+use crate::session::Session;
+use crate::session::extent::SealedRows;
+use crate::session::head::{Head, Sealing};
+use crate::session::span::{Queries, Span};
+use crate::store::Store;
+use crate::store::error::FileError;
+use crate::store::extent_file::ExtentFile;
+use crate::store::log::record::{self, Contents, Record};
+use crate::store::log::{self, Needs};
+use crate::store::map::map;
+use crate::store::replay::Tail;
+use attention::EXTENT_TOKENS;
+use memmap2::Mmap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use tonic::Status;
+use wire::v1;
+
+/// Tokens of one head that are not where they should be.
+fn lost(at: (usize, usize), span: &SpanRecord, why: impl std::fmt::Display) -> Status {
+    Status::data_loss(format!(
+        "tokens {}..{} of layer {}, KV head {} are lost: {why}",
+        span.begin, span.visible_end, at.0, at.1
+    ))
+}
+
+impl Node {
+    /// The session with its spans and fresh tokens, its index builds queued; an error when any of it is missing.
+    pub(super) fn restore(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        told: &Told,
+        files: &mut Files,
+    ) -> Result<Arc<Session>, Status> {
+        let r = &told.record;
+        let request = v1::OpenRequest {
+            session: r.session.clone(),
+            fingerprint: r.fingerprint.clone(),
+            owned: r.owned.clone(),
+            reserve_tokens: r.reserve_tokens,
+            index: r.index,
+            seed: r.seed,
+            deterministic: r.deterministic,
+            protocol: wire::PROTOCOL,
+            durable: r.durable,
+            ..Default::default()
+        };
+        let asked = self.read_open(&request)?;
+        let g = asked.terms.geometry;
+        let purse = self.purse(asked.reserved)?;
+        let maps = store.map_segments(told)?;
+        let segments = store.read_segments(told, &maps, &g)?;
+        let cut = told.heads.values().map(|h| h.cut).max().unwrap_or(0);
+        let last = segments.iter().flat_map(|c| &c.records).map(|(number, _)| *number).max();
+        let kept = store.kept(told, last.unwrap_or(0).max(cut), needs(&segments));
+        let mut session =
+            Session::new((asked.id, asked.terms), &asked.owned, purse, told.lease, Some(Arc::new(kept)))
+                .map_err(|s| self.short("a stored session", s))?;
+        let sealing = self.sealing(&session);
+        let mut tails = HashMap::new();
+        let mut found = HashMap::new();
+        for (layer, kv_head, _) in session.owned() {
+            let at = (layer, kv_head);
+            let mut record = told.heads.get(&at).cloned().unwrap_or_default();
+            let records = segments.iter().flat_map(|c| &c.records);
+            let tail = Tail::read(records, at, record.cut).map_err(Status::data_loss)?;
+            truncate(&mut record, &tail);
+            let end = record.end();
+            if let Some(gap) = tail.pieces.first().filter(|p| p.left.start > end) {
+                return Err(Status::data_loss(format!(
+                    "tokens {end}..{} of layer {layer}, KV head {kv_head} are lost: its log begins behind them",
+                    gap.left.start
+                )));
+            }
+            found.insert(at, self.restore_head(store, &session, (at, &record), files, sealing)?);
+            tails.insert(at, (end, tail));
+        }
+        session.set_heads(found);
+        let session = Arc::new(session);
+        self.queue_builds(&session);
+        for (layer, kv_head, head) in session.owned() {
+            let Some((end, tail)) = tails.get(&(layer, kv_head)) else { continue };
+            for append in tail.pieces.iter().filter_map(|p| p.beyond(*end, &g)) {
+                let grant = head.grant(&g, &session.purse, append.tokens, append.q_pos.len(), append.seal_to);
+                let grant = grant.map_err(|s| self.short("the fresh tokens of a stored session", s))?;
+                self.push(&session, (layer, kv_head), head, append.rows(), grant);
+            }
+            // What the log alone says goes into the catalogue, so that the log can go.
+            store.keeper().submit(&session, (layer, kv_head));
+        }
+        if let Some(log) = session.log() {
+            log.raise(session.watermark(), 0);
+        }
+        Ok(session)
+    }
+
+    fn restore_head(
+        &self,
+        store: &Store,
+        session: &Session,
+        (at, record): ((usize, usize), &HeadRecord),
+        files: &mut Files,
+        sealing: Sealing,
+    ) -> Result<Head, Status> {
+        let g = &session.terms.geometry;
+        let mut spans = Vec::new();
+        let mut begin = 0;
+        for told in &record.spans {
+            if told.begin != begin || told.end < told.visible_end || told.begin >= told.visible_end {
+                return Err(lost(
+                    at,
+                    told,
+                    format_args!("the catalogue tells of tokens up to {begin} before"),
+                ));
+            }
+            begin = told.visible_end;
+            let rows = store.take_rows(session, (at, told), files)?;
+            let bytes = (told.end - told.begin) * g.row_bytes();
+            let charge = session.purse.charge(Kind::Kv, bytes);
+            let charge = charge.map_err(|s| self.short("the spans of a stored session", s))?;
+            let rows = SealedRows::mapped(rows, (g.key_dim, g.value_dim), charge);
+            let queries = match told.queries {
+                0 => Queries::default(),
+                id => {
+                    let (owner, queries) = files
+                        .queries
+                        .remove(&id)
+                        .ok_or_else(|| lost(at, told, "the queries of their index are gone"))?;
+                    if Some(owner.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint)
+                        || (owner.layer as usize, owner.kv_head as usize) != at
+                        || queries.width != g.group * g.key_dim
+                    {
+                        store.directory.put_away(&store.directory.queries(id), &FileError::Fingerprint);
+                        return Err(lost(at, told, FileError::Fingerprint));
+                    }
+                    let restored = queries.restore(&session.purse);
+                    let (own, later) =
+                        restored.map_err(|s| self.short("the queries of a stored session", s))?;
+                    Queries { own: Some(own), later }
+                }
+            };
+            let pending = sealing.wants_index(told.end - told.begin);
+            let place = (told.begin, told.version);
+            spans.push(Arc::new(Span::restored(place, rows, queries, told.queries, pending)));
+        }
+        Head::restored(g, &session.purse, spans, record)
+            .map_err(|s| self.short("a head of a stored session", s))
+    }
+
+    /// Indexes and merges that were done or under way, from the same queries by the same recipe.
+    fn queue_builds(&self, session: &Arc<Session>) {
+        for (layer, kv_head, head) in session.owned() {
+            let spans: Vec<Arc<Span>> = head.read().spans().map(|(span, _)| span.clone()).collect();
+            for span in spans.iter().filter(|s| !s.ready()) {
+                self.queue(session, (layer, kv_head), Work::Index(Arc::downgrade(span)));
+            }
+            for version in head.plans() {
+                let merge = Merge { session: Arc::downgrade(session), version, store: self.store.clone() };
+                self.queue(session, (layer, kv_head), Work::Merge(merge));
+            }
+        }
+    }
+}
+
+/// Applies the truncations that are in the log but not in the record.
+fn truncate(record: &mut HeadRecord, tail: &Tail<'_>) {
+    if let Some(limit) = tail.limit {
+        record.spans.retain(|s| s.begin < limit);
+        if let Some(last) = record.spans.last_mut() {
+            last.visible_end = last.visible_end.min(limit);
+        }
+    }
+    record.cut = tail.cut;
+}
+
+/// What the catalogue must hold before each segment may go.
+fn needs(segments: &[Contents<'_>]) -> VecDeque<(u64, Needs)> {
+    let mut all: VecDeque<(u64, Needs)> = VecDeque::new();
+    for contents in segments {
+        all.push_back((contents.segment.number, Needs::default()));
+        for (number, record) in &contents.records {
+            if let Record::Cut(length) = record {
+                all.iter_mut().for_each(|(_, needs)| needs.lower(*length));
+            }
+            if let Some((_, needs)) = all.back_mut() {
+                needs.add(*number, record);
+            }
+        }
+    }
+    all
+}
+
+impl Store {
+    /// The extent files of a span, which must all be there and hold its rows.
+    fn take_rows(
+        &self,
+        session: &Session,
+        (at, told): ((usize, usize), &SpanRecord),
+        files: &mut Files,
+    ) -> Result<Vec<ExtentFile>, Status> {
+        let g = &session.terms.geometry;
+        let tokens = told.end - told.begin;
+        let count = tokens.div_ceil(EXTENT_TOKENS as u64);
+        if count != told.extents.len() as u64 {
+            return Err(lost(at, told, format_args!("{} of {count} extents are told", told.extents.len())));
+        }
+        let mut first = told.begin;
+        let mut rows = Vec::new();
+        for &id in &told.extents {
+            let file = files.extents.remove(&id);
+            let file =
+                file.ok_or_else(|| lost(at, told, format_args!("extent {id:016x} is gone or damaged")))?;
+            let e = &file.extent;
+            if Some(e.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint) {
+                self.directory.put_away(&self.directory.extent(id), &FileError::Fingerprint);
+                return Err(lost(at, told, FileError::Fingerprint));
+            }
+            let n = (told.end - first).min(EXTENT_TOKENS as u64);
+            let is = (e.layer as usize, e.kv_head as usize, e.first, u64::from(e.tokens));
+            let dims = (e.key_dim as usize, e.value_dim as usize);
+            if is != (at.0, at.1, first, n) || dims != (g.key_dim, g.value_dim) {
+                let why = format_args!("extent {id:016x} holds other rows").to_string();
+                self.directory.put_away(&self.directory.extent(id), &why);
+                return Err(lost(at, told, why));
+            }
+            first += n;
+            rows.push(file);
+        }
+        Ok(rows)
+    }
+
+    /// Maps the segments of a session's log; an empty one cannot be mapped, nor have been left by us.
+    fn map_segments(&self, told: &Told) -> Result<Vec<Mmap>, Status> {
+        let segments = told.segments.iter().map(|&segment| {
+            let path = self.directory.logs().join(log::file_name(told.number, segment));
+            map(&path).map_err(|e| self.damaged_log(&path, &e.into()))
+        });
+        segments.collect()
+    }
+
+    fn damaged_log(&self, path: &std::path::Path, why: &FileError) -> Status {
+        self.directory.put_away(path, why);
+        Status::data_loss(format!("fresh tokens are lost: a part of its log is damaged: {why}"))
+    }
+
+    /// Reads the segments. They follow each other, and only the last may end in the middle of a record: that one was
+    /// never acknowledged and is cut off.
+    fn read_segments<'a>(
+        &self,
+        told: &Told,
+        maps: &'a [Mmap],
+        g: &crate::session::geometry::Geometry,
+    ) -> Result<Vec<Contents<'a>>, Status> {
+        let fingerprint = told.record.fingerprint.clone().unwrap_or_default();
+        let hash = super::super::fingerprint_hash(&fingerprint);
+        let mut all: Vec<Contents<'a>> = Vec::new();
+        for (i, (&segment, bytes)) in told.segments.iter().zip(maps).enumerate() {
+            let path = self.directory.logs().join(log::file_name(told.number, segment));
+            let contents = record::read(bytes, g).and_then(|contents| {
+                let s = &contents.segment;
+                let torn = contents.end < bytes.len();
+                if s.fingerprint != hash {
+                    return Err(FileError::Fingerprint);
+                }
+                if (s.session, s.number) != (told.number, segment) {
+                    return Err(FileError::field("segment", s.number, "that of the file's name"));
+                }
+                if torn && i + 1 < maps.len() {
+                    let (found, want) = (bytes.len() as u64, contents.end as u64);
+                    return Err(FileError::Length { found, want });
+                }
+                Ok(contents)
+            });
+            let contents = contents.map_err(|e| self.damaged_log(&path, &e))?;
+            let before = all.last().map(|c| (c.segment.number, c.records.last().map(|(n, _)| *n)));
+            if let Some((number, last)) = before {
+                let first = contents.records.first().map(|(n, _)| *n);
+                if number + 1 != segment || last.zip(first).is_some_and(|(l, f)| l + 1 != f) {
+                    return Err(Status::data_loss("fresh tokens are lost: a part of its log is gone"));
+                }
+            }
+            if i + 1 == maps.len() {
+                // Records that were written but not synced are told of from now on.
+                let synced = std::fs::File::options().write(true).open(&path).and_then(|file| {
+                    if contents.end < bytes.len() {
+                        tracing::info!(file = %path.display(), end = contents.end, "an unfinished record is cut off");
+                        file.set_len(contents.end as u64)?;
+                    }
+                    file.sync_all()
+                });
+                synced.map_err(|e| Status::internal(format!("its log cannot be synced: {e}")))?;
+            }
+            all.push(contents);
+        }
+        Ok(all)
+    }
+}
