@@ -28,6 +28,7 @@ mod params;
 mod rows;
 mod scratch;
 mod select;
+pub mod sketch;
 mod span;
 mod summary;
 
