@@ -16,7 +16,7 @@ use half::f16;
 use kernels::Kernels;
 
 use super::error::SketchError;
-use super::part::{Part, PartScratch, attend_rows};
+use super::part::{Part, PartScratch};
 use super::table::CountTable;
 
 /// Tokens that are read back at once.
@@ -219,9 +219,28 @@ impl Reviver {
                 keys.clear();
                 values.clear();
                 self.read(tokens, &mut keys, &mut values);
-                attend_rows((k, d), q, (&keys, &values), part, &mut scratch, out);
+                scratch.attend((k, d), q, (&keys, &values), part, out);
             }
         }
+    }
+
+    /// Products of all query heads, `q` [g, key_dim], with the keys as they are read back: [g, tokens].
+    pub fn products(&self, k: &Kernels, q: &[f32]) -> Vec<f32> {
+        let (g, n) = (q.len() / self.key_dim, self.tokens());
+        let (mut keys, mut values, mut block) = (Vec::new(), Vec::new(), Vec::new());
+        let mut products = vec![0.0; g * n];
+        for begin in (0..n).step_by(BLOCK) {
+            let tokens: Vec<u32> = (begin as u32..n.min(begin + BLOCK) as u32).collect();
+            keys.clear();
+            values.clear();
+            self.read(&tokens, &mut keys, &mut values);
+            block.resize(g * tokens.len(), 0.0);
+            k.gemm_nt(q, &keys, self.key_dim, g, tokens.len(), &mut block);
+            for (block, products) in block.chunks_exact(tokens.len()).zip(products.chunks_exact_mut(n)) {
+                products[begin..begin + tokens.len()].copy_from_slice(block);
+            }
+        }
+        products
     }
 
     /// Bytes of rows and buckets.
