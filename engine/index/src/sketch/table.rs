@@ -73,20 +73,17 @@ impl CountTable {
 
     /// Reads tokens back, appending to `keys` and `values`. Of a token that was never added it reads noise.
     pub fn reconstruct(&self, tokens: &[u32], keys: &mut Vec<f32>, values: &mut Vec<f32>) {
-        let mut column = vec![0f32; self.hashes.rows()];
+        let mut column = Vec::with_capacity(self.hashes.rows());
         for &token in tokens {
             let places: Vec<(usize, f32)> = (0..self.hashes.rows())
                 .map(|row| (row, self.hashes.place(row, token)))
                 .map(|(row, (bucket, sign))| (row * self.buckets + bucket, sign))
                 .collect();
-            for d in 0..self.key_dim {
-                let read = |&(at, _): &(usize, f32)| self.keys[at * self.key_dim + d].to_f32();
-                keys.push(median(&mut column, places.iter().map(read)));
-            }
-            for d in 0..self.value_dim {
-                let read = |&(at, sign): &(usize, f32)| sign * self.values[at * self.value_dim + d].to_f32();
-                values.push(median(&mut column, places.iter().map(read)));
-            }
+            let of_keys = |i: usize| (&self.keys[places[i].0 * self.key_dim..][..self.key_dim], 1.0);
+            let of_values =
+                |i: usize| (&self.values[places[i].0 * self.value_dim..][..self.value_dim], places[i].1);
+            medians(places.len(), of_keys, self.key_dim, &mut column, keys);
+            medians(places.len(), of_values, self.value_dim, &mut column, values);
         }
     }
 
@@ -102,12 +99,30 @@ fn accumulate(sums: &mut [bf16], row: &[f32], factor: f32) {
     }
 }
 
-/// The median of `values`, as many as `column` has places; of an even number the mean of the middle two.
-fn median(column: &mut [f32], values: impl Iterator<Item = f32>) -> f32 {
-    column.iter_mut().zip(values).for_each(|(c, v)| *c = v);
-    column.sort_unstable_by(f32::total_cmp);
-    let middle = column.len() / 2;
-    if column.len() % 2 == 1 { column[middle] } else { (column[middle - 1] + column[middle]) / 2.0 }
+/// Appends the median of `rows` vectors, each times its sign, element by element; of an even number the mean of the
+/// middle two.
+fn medians<'a>(
+    rows: usize,
+    of: impl Fn(usize) -> (&'a [bf16], f32),
+    dim: usize,
+    column: &mut Vec<f32>,
+    out: &mut Vec<f32>,
+) {
+    if rows == 3 {
+        // The usual number, without sorting.
+        let [a, b, c] = [of(0), of(1), of(2)];
+        let of_element = |i: usize| [a, b, c].map(|(row, sign)| sign * row[i].to_f32());
+        out.extend((0..dim).map(of_element).map(|[a, b, c]| a.min(b).max(a.max(b).min(c))));
+        return;
+    }
+    for i in 0..dim {
+        column.clear();
+        column.extend((0..rows).map(&of).map(|(row, sign)| sign * row[i].to_f32()));
+        column.sort_unstable_by(f32::total_cmp);
+        let middle = rows / 2;
+        let median = if rows % 2 == 1 { column[middle] } else { (column[middle - 1] + column[middle]) / 2.0 };
+        out.push(median);
+    }
 }
 
 #[cfg(test)]
