@@ -101,14 +101,11 @@ impl Quantised {
         for q in q.chunks_exact(dk) {
             stepped.extend(q.iter().zip(steps).map(|(q, step)| q * step.to_f32()));
         }
-        let at = block * dk * BLOCK;
         codes.resize(dk * BLOCK, 0.0);
-        match &self.second {
-            None => self.keys.read(at, 1.0, 0.0, codes),
-            Some(second) => {
-                self.keys.read(at, (1u32 << self.precision.key_bits().1) as f32, 0.0, codes);
-                second.add(at, codes);
-            }
+        self.keys.each(block * dk, codes, |x, code| *x = code);
+        if let Some(second) = &self.second {
+            let worth = self.first_part();
+            second.each(block * dk, codes, |x, code| *x = *x * worth + code);
         }
         z.clear();
         bases.chunks_exact(blocks).for_each(|of_head| z.resize(z.len() + BLOCK, of_head[block]));
@@ -138,15 +135,14 @@ impl Quantised {
             return;
         }
         codes.resize(BLOCK * dv, 0.0);
-        let first = block * BLOCK;
-        let scales = self.scales[first * dv.div_ceil(group)..].iter();
-        let rows = codes.chunks_exact_mut(dv).enumerate();
-        let groups = rows.flat_map(|(i, row)| {
-            row.chunks_mut(group).enumerate().map(move |(j, x)| ((first + i) * dv + j * group, x))
-        });
-        for ((at, codes), scale) in groups.zip(scales) {
-            let scale = scale.to_f32();
-            self.values.read(at, scale, -scale * self.value_zero(), codes);
+        self.values.each(block * BLOCK, codes, |x, code| *x = code);
+        let from = block * BLOCK * dv.div_ceil(group);
+        let mut numbers = self.value_offsets[from..].iter().zip(&self.value_steps[from..]);
+        for row in codes.chunks_exact_mut(dv) {
+            for (row, (offset, step)) in row.chunks_mut(group).zip(&mut numbers) {
+                let (offset, step) = (offset.to_f32(), step.to_f32());
+                row.iter_mut().for_each(|x| *x = *x * step + offset);
+            }
         }
         k.gemm_nn_add(z, codes, BLOCK, acc.len() / dv, dv, acc);
     }

@@ -1,8 +1,8 @@
 //! Rows in fewer bits: the quantised tier.
 //!
 //! Tokens lie in blocks of [`BLOCK`]. Keys have an offset and a step for each channel of a block: their channels differ by
-//! more than their tokens (KIVI, arXiv 2402.02750, section 3.2), and a logit sums over channels. Values have a scale for
-//! each token, at 8 bits for each 16 elements of it: an output sums over tokens.
+//! more than their tokens (KIVI, arXiv 2402.02750, section 3.2), and a logit sums over channels. Values have an offset and a
+//! step for each token, [`Precision::Int8`] for each 32 elements of it: an output sums over tokens.
 //!
 //! [`Precision::Int8`] stores keys in two parts: 8 bits, and 4 more that say where within the step a key lies. With the
 //! first part alone the noise of the logits of a head with large queries (20 and more) moves outputs by 1 %.
@@ -27,11 +27,11 @@ const EXTREME: f32 = 8.0;
 /// How many bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// Keys in 8 + 4 bits, values in 8 bits with a scale for 16 elements.
+    /// Keys in 8 + 4 bits, values in 8 bits with a step for 32 elements.
     Int8,
-    /// Keys and values in 8 bits, one scale a value.
+    /// Keys and values in 8 bits, one step a value.
     Int8Plain,
-    /// Keys and values in 4 bits, one scale a value.
+    /// Keys and values in 4 bits, one step a value.
     Int4,
 }
 
@@ -49,9 +49,9 @@ impl Precision {
         if self == Precision::Int4 { 4 } else { 8 }
     }
 
-    /// Elements of a value that share a scale.
+    /// Elements of a value that share a step.
     fn value_group(self, dim: usize) -> usize {
-        if self == Precision::Int8 { 16.min(dim) } else { dim }
+        if self == Precision::Int8 { 32.min(dim) } else { dim }
     }
 }
 
@@ -80,9 +80,10 @@ pub struct Quantised {
     /// Codes of keys, by channel: [blocks, key_dim, BLOCK].
     keys: Plane,
     second: Option<Plane>,
-    /// Scales of values: [blocks, BLOCK, groups].
-    scales: Vec<f16>,
-    /// Codes of values, 2^(bits - 1) standing for 0: [blocks, BLOCK, value_dim].
+    /// Offsets and steps of values: [blocks, BLOCK, groups].
+    value_offsets: Vec<f16>,
+    value_steps: Vec<f16>,
+    /// Codes of values: [blocks, BLOCK, value_dim].
     values: Plane,
     /// Tokens held as they came, ascending, and their rows.
     extreme: Vec<u32>,
@@ -112,10 +113,11 @@ impl Quantised {
             precision,
             offsets: Vec::new(),
             steps: Vec::new(),
-            keys: Plane::new(first),
-            second: (second > 0).then(|| Plane::new(second)),
-            scales: Vec::new(),
-            values: Plane::new(precision.value_bits()),
+            keys: Plane::new(first, BLOCK),
+            second: (second > 0).then(|| Plane::new(second, BLOCK)),
+            value_offsets: Vec::new(),
+            value_steps: Vec::new(),
+            values: Plane::new(precision.value_bits(), values.dim()),
             extreme: Vec::new(),
             extreme_keys: Vec::new(),
             extreme_values: Vec::new(),
@@ -142,7 +144,8 @@ impl Quantised {
     pub fn bytes(&self) -> usize {
         let halves = self.offsets.len()
             + self.steps.len()
-            + self.scales.len()
+            + self.value_offsets.len()
+            + self.value_steps.len()
             + self.extreme_keys.len()
             + self.extreme_values.len();
         let planes = self.keys.bytes() + self.values.bytes() + self.second.as_ref().map_or(0, Plane::bytes);
@@ -166,30 +169,29 @@ impl Quantised {
         let (block, within) = (token / BLOCK, token % BLOCK);
         let key = |j: usize| {
             let at = block * self.key_dim + j;
-            let step = self.steps[at].to_f32();
-            self.offsets[at].to_f32() + step * self.key_code(at * BLOCK + within)
+            self.offsets[at].to_f32() + self.steps[at].to_f32() * self.key_code(at, within)
         };
         let group = self.precision.value_group(self.value_dim);
-        let groups = self.value_dim.div_ceil(group);
         let value = |j: usize| {
-            let scale = self.scales[token * groups + j / group].to_f32();
-            scale * (self.values.get(token * self.value_dim + j) as f32 - self.value_zero())
+            let at = token * self.value_dim.div_ceil(group) + j / group;
+            let code = f32::from(self.values.get(token, j));
+            self.value_offsets[at].to_f32() + self.value_steps[at].to_f32() * code
         };
         Some(((0..self.key_dim).map(key).collect(), (0..self.value_dim).map(value).collect()))
     }
 
     /// The code of a key, in steps from the offset.
-    fn key_code(&self, at: usize) -> f32 {
-        let first = self.keys.get(at);
+    fn key_code(&self, channel: usize, within: usize) -> f32 {
+        let first = f32::from(self.keys.get(channel, within));
         match &self.second {
-            None => first as f32,
-            Some(second) => (first << self.precision.key_bits().1 | second.get(at)) as f32,
+            None => first,
+            Some(second) => first * self.first_part() + f32::from(second.get(channel, within)),
         }
     }
 
-    /// The code that stands for 0.
-    fn value_zero(&self) -> f32 {
-        (1u32 << (self.precision.value_bits() - 1)) as f32
+    /// What one of the first part of a key's code is worth in the second.
+    fn first_part(&self) -> f32 {
+        (1u32 << self.precision.key_bits().1) as f32
     }
 
     fn push_keys(&mut self, keys: &Rows<'_>, values: &Rows<'_>, tokens: std::ops::Range<usize>) {
@@ -212,34 +214,39 @@ impl Quantised {
             let step = step_over(high - low, most);
             self.offsets.push(f16::from_f32(low));
             self.steps.push(step);
-            for i in tokens.start..tokens.start + BLOCK {
-                // Padding and extreme tokens have a code too, which nobody reads.
-                let x = if i < tokens.end { (of(&i) - low).max(0.0) } else { 0.0 };
-                let code = ((x / step.to_f32()).round() as u32).min(most);
-                self.keys.push(code >> second);
-                if let Some(plane) = &mut self.second {
-                    plane.push(code & ((1 << second) - 1));
-                }
+            // Padding and extreme tokens have a code too, which nobody reads.
+            let code = |i: usize| match i < tokens.end {
+                true => (((of(&i) - low).max(0.0) / step.to_f32()).round() as u32).min(most),
+                false => 0,
+            };
+            let codes: Vec<u32> = (tokens.start..tokens.start + BLOCK).map(code).collect();
+            let part =
+                |of: &dyn Fn(u32) -> u32| codes.iter().map(|&code| of(code) as u8).collect::<Vec<u8>>();
+            self.keys.push(&part(&|code| code >> second));
+            if let Some(plane) = &mut self.second {
+                plane.push(&part(&|code| code & ((1 << second) - 1)));
             }
         }
     }
 
     fn push_values(&mut self, values: &Rows<'_>, tokens: std::ops::Range<usize>) {
         let group = self.precision.value_group(self.value_dim);
-        let zero = self.value_zero();
+        let most = (1u32 << self.precision.value_bits()) - 1;
         // Padding has codes too, so that a block is always whole.
         let zeros = vec![f16::ZERO; self.value_dim];
+        let mut codes = Vec::with_capacity(self.value_dim);
         for i in tokens.start..tokens.start + BLOCK {
             let row = if i < tokens.end { values.row(i) } else { &zeros };
+            codes.clear();
             for elements in row.chunks(group) {
-                let most = elements.iter().fold(0f32, |most, x| most.max(x.to_f32().abs()));
-                let scale = step_over(most, zero as u32 - 1);
-                self.scales.push(scale);
-                for x in elements {
-                    let code = (x.to_f32() / scale.to_f32()).round() + zero;
-                    self.values.push(code.clamp(0.0, 2.0 * zero - 1.0) as u32);
-                }
+                let (low, high) = range(elements.iter().map(|x| x.to_f32()));
+                let step = step_over(high - low, most);
+                self.value_offsets.push(f16::from_f32(low));
+                self.value_steps.push(step);
+                let code = |x: &f16| (((x.to_f32() - low) / step.to_f32()).round() as u32).min(most) as u8;
+                codes.extend(elements.iter().map(code));
             }
+            self.values.push(&codes);
         }
     }
 }
@@ -328,7 +335,7 @@ mod tests {
             let (keys, values) = (noise(n * dk, seed), noise(n * dv, seed + 1));
             let rows = (Rows::contiguous(&keys, dk), Rows::contiguous(&values, dv));
             let quantised = Quantised::new(&rows.0, &rows.1, ALL[which]).unwrap();
-            let (step, scale) = [(2.0 / 4095.0, 1.0 / 127.0), (2.0 / 255.0, 1.0 / 127.0), (2.0 / 15.0, 1.0 / 7.0)][which];
+            let (step, scale) = [(2.0 / 4095.0, 2.0 / 255.0), (2.0 / 255.0, 2.0 / 255.0), (2.0 / 15.0, 2.0 / 15.0)][which];
             let (mut read_keys, mut read_values) = (Vec::new(), Vec::new());
             for t in 0..n {
                 let (key, value) = quantised.reconstruct(t).unwrap();
@@ -401,9 +408,9 @@ mod tests {
         let (keys, values) = (noise(128 * 64, 1), noise(128 * 64, 2));
         let rows = (Rows::contiguous(&keys, 64), Rows::contiguous(&values, 64));
         let of = |precision| Quantised::new(&rows.0, &rows.1, precision).unwrap().bytes() as f64 / 128.0;
-        // Codes, two numbers a channel of a block, scales.
+        // Codes; two numbers a channel of a block; two a group of a value.
         assert_eq!(of(Precision::Int8), 96.0 + 64.0 + 4.0 + 8.0);
-        assert_eq!(of(Precision::Int8Plain), 64.0 + 64.0 + 4.0 + 2.0);
-        assert_eq!(of(Precision::Int4), 32.0 + 32.0 + 4.0 + 2.0);
+        assert_eq!(of(Precision::Int8Plain), 64.0 + 64.0 + 4.0 + 4.0);
+        assert_eq!(of(Precision::Int4), 32.0 + 32.0 + 4.0 + 4.0);
     }
 }

@@ -68,17 +68,25 @@ impl Bits {
 
     /// Eight codes of at most 7 bits are within the bits of one load.
     fn grouped<const B: usize>(&self, at: usize, centre: f32, out: &mut [f32]) {
-        for (i, group) in out.chunks_mut(GROUP).enumerate() {
-            let eight = self.load(at + i * GROUP * B);
-            for (j, x) in group.iter_mut().enumerate() {
-                *x = ((eight >> (j * B)) as u32 & ((1 << B) - 1)) as f32 - centre;
-            }
+        // Signed, since only these become floats in one instruction.
+        let code = |eight: u64, j: usize| ((eight >> (j * B)) as i32 & ((1 << B) - 1)) as f32 - centre;
+        let mut at = at;
+        let mut groups = out.chunks_exact_mut(GROUP);
+        for group in &mut groups {
+            let eight = self.load(at);
+            group.iter_mut().enumerate().for_each(|(j, x)| *x = code(eight, j));
+            at += GROUP * B;
+        }
+        let rest = groups.into_remainder();
+        if !rest.is_empty() {
+            let eight = self.load(at);
+            rest.iter_mut().enumerate().for_each(|(j, x)| *x = code(eight, j));
         }
     }
 
     fn single(&self, at: usize, bits: u8, centre: f32, out: &mut [f32]) {
         for (i, x) in out.iter_mut().enumerate() {
-            *x = self.get(at + i * usize::from(bits), bits) as f32 - centre;
+            *x = self.get(at + i * usize::from(bits), bits) as i32 as f32 - centre;
         }
     }
 }
