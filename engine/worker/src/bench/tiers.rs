@@ -13,11 +13,11 @@ use kernels::{Kernels, topk::TopK};
 use rayon::prelude::*;
 
 use super::retrieval::{check_threads, widen};
-use super::tier::{Span, Tier, TierScratch, Variant};
 use super::tier_rows::{self, Row};
 use super::truth::{Reference, Truth, error};
 use crate::capture_file::Capture;
 use crate::cli::{print, usage};
+use crate::tier::{Span, Tier, TierScratch, Variant, WatchedRow, parse_percent, watch};
 
 /// What each tier loses for the bytes it saves.
 #[derive(Args, Clone, Debug)]
@@ -48,19 +48,10 @@ pub struct TiersArgs {
     pub json: bool,
 }
 
-fn parse_percent(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
-        _ => Err(format!("{text}: a percentage in (0, 100] is needed")),
-    }
-}
-
 /// Positions that stationary attention is watched at: the last before the evaluation.
 const STATIONARY: usize = 512;
 /// Most positions that shifted attention is watched at, evenly spread over those before half of the context.
 const SHIFTED: usize = 1024;
-/// Weights below this are not reported by a decode path, and not noted here.
-const LEAST: f32 = 1e-6;
 
 /// Runs the command.
 pub fn run(args: &TiersArgs) -> Result<()> {
@@ -196,16 +187,16 @@ impl Head<'_> {
             description: self.d,
         };
         let before = capture.decode_queries().start;
-        let stationary = self.watch((before.saturating_sub(STATIONARY)..before).collect())?;
+        let stationary = self.watch(before.saturating_sub(STATIONARY)..before)?;
         let half = capture.q_pos.partition_point(|&p| (p as usize) < capture.meta.eval_from / 2);
         let shown = SHIFTED.min(half);
-        let shifted = self.watch((0..shown).map(|i| i * half / shown).collect())?;
+        let shifted = self.watch((0..shown).map(|i| i * half / shown))?;
         let mut tiers = Vec::new();
         for (&variant, outcome) in variants.iter().zip(outcomes.iter_mut()) {
             let start = Instant::now();
             let tier = Tier::build(&span, variant, &stationary, args.seed)?;
             outcome.built += start.elapsed();
-            let (attention, places) = tier.bytes();
+            let (attention, places) = tier.bytes(&span);
             outcome.bytes = (outcome.bytes.0 + attention, outcome.bytes.1 + places);
             let other =
                 variant.learns().then(|| Tier::build(&span, variant, &shifted, args.seed)).transpose()?;
@@ -221,8 +212,8 @@ impl Head<'_> {
             .map_init(TierScratch::default, |scratch, &j| {
                 let question = self.question(&reference, j, args.recall as usize);
                 let each = tiers.iter().map(|(tier, shifted)| {
-                    let answer = self.ask(tier, &question, scratch);
-                    (answer, shifted.as_ref().map(|tier| self.ask(tier, &question, scratch)))
+                    let answer = self.ask((tier, &span), &question, scratch);
+                    (answer, shifted.as_ref().map(|tier| self.ask((tier, &span), &question, scratch)))
                 });
                 each.collect()
             })
@@ -237,39 +228,15 @@ impl Head<'_> {
     }
 
     /// The attention that the queries at these positions (numbers among all queries) paid to indexed tokens.
-    fn watch(&self, positions: Vec<usize>) -> Result<Watched> {
-        let capture = self.capture;
-        let (indexed, dim) = (capture.indexed(), capture.dim);
-        let mut watched = Watched::new(indexed.len(), dim);
-        let width = capture.group() * dim;
-        let rows: Vec<_> = positions
-            .par_iter()
-            .map(|&j| {
-                let visible = capture.q_pos[j] as usize + 1;
-                let q = widen(&self.queries[j * width..(j + 1) * width]);
-                let mut z = vec![0f32; capture.group() * visible];
-                self.k.dot_rows(&q, dim, &self.keys[..visible * dim], &mut z);
-                self.d.logits(&mut z);
-                let inside = indexed.start.min(visible)..indexed.end.min(visible);
-                let paid: Vec<(Vec<u32>, Vec<f32>)> = z
-                    .chunks_exact_mut(visible)
-                    .map(|z| {
-                        let m = self.k.max(z);
-                        let least = LEAST * self.k.exp_sum(z, m);
-                        let l = least / LEAST;
-                        let ids = inside.clone().filter(|&t| z[t] > least);
-                        ids.map(|t| ((t - indexed.start) as u32, z[t] / l)).unzip()
-                    })
-                    .collect();
-                (q, inside.len(), paid)
+    fn watch(&self, positions: impl Iterator<Item = usize>) -> Result<Watched> {
+        let width = self.capture.group() * self.capture.dim;
+        let rows: Vec<WatchedRow> = positions
+            .map(|j| WatchedRow {
+                q: widen(&self.queries[j * width..(j + 1) * width]),
+                visible: self.capture.q_pos[j] as usize + 1,
             })
             .collect();
-        for (q, visible, paid) in rows {
-            for (q, (ids, weights)) in q.chunks_exact(dim).zip(paid) {
-                watched.observe(q, visible, &ids, &weights)?;
-            }
-        }
-        Ok(watched)
+        watch((&self.k, &self.d), (&self.keys, self.capture.dim), self.capture.indexed(), &rows)
     }
 
     fn question(&self, reference: &Reference, j: usize, recall: usize) -> Question {
@@ -279,11 +246,16 @@ impl Head<'_> {
         Question { j, q: widen(q), truths: q.chunks_exact(self.capture.dim).map(truth).collect(), recall }
     }
 
-    fn ask(&self, tier: &Tier<'_>, question: &Question, scratch: &mut TierScratch) -> Answer {
+    fn ask(
+        &self,
+        (tier, span): (&Tier, &Span<'_>),
+        question: &Question,
+        scratch: &mut TierScratch,
+    ) -> Answer {
         let Question { j, q, truths, recall } = question;
         let (indexed, recall) = (self.capture.indexed(), *recall);
         let start = Instant::now();
-        let partials = tier.attend(&self.k, q, scratch);
+        let partials = tier.attend(&self.k, span, q, scratch);
         let took = start.elapsed();
         let exact = partials.iter().map(|p| f64::from(p.l_exact) / f64::from(p.l()).max(1e-300)).collect();
         let merged = self.with_outside(*j, q, partials);
@@ -298,7 +270,7 @@ impl Head<'_> {
             let ids: Vec<u32> = best.iter().map(|b| b.1).collect();
             truth.found(&ids, recall) as f64 / recall.min(products.len()) as f64
         };
-        let products = tier.products(&self.k, q, scratch);
+        let products = tier.products(&self.k, span, q, scratch);
         Answer {
             errors: merged.iter().zip(truths).map(error_of).collect(),
             recalls: products.chunks_exact(indexed.len()).zip(truths).map(recall_of).collect(),
