@@ -13,6 +13,7 @@
 //! - [`attend_range`]: exact attention of a group of query heads over a range of rows; the flat kernel.
 //! - [`attend_ids`]: exact attention of one head over chosen rows whose products are known.
 //! - [`attend_block`]: exact causal attention of many rows, blocked; prefill.
+//! - [`quant`]: rows in 8 or 4 bits, and attention over them.
 //! - [`oracle`]: the same in f64, slow and obviously right.
 //!
 //! Rounding: with n tokens, dimension d and e = 2^-24, a logit is off by at most about d * e * scale * sum |q_i k_i|
@@ -23,6 +24,7 @@ mod description;
 mod ids;
 pub mod oracle;
 mod partial;
+pub mod quant;
 mod range;
 mod rows;
 mod scratch;

@@ -30,6 +30,7 @@ mod rows;
 mod saved;
 mod scratch;
 mod select;
+pub mod sketch;
 mod span;
 mod summary;
 

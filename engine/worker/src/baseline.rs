@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::causal::causal_attention;
 use crate::forward::{KvShape, LayerAttention, LayerBlock};
+use crate::tier::{Span, Tier, TierScratch, Variant, WatchedRow, watch};
 use crate::window::WindowSpec;
 
 /// Which tokens a baseline attends to.
@@ -21,7 +22,12 @@ pub enum Mode {
     Window,
     /// Sink, window and the exact top-k of the rest for each query head: the best that a pure top-k can do.
     ExactTopK(usize),
+    /// Sink, window and what followed the prefill; the rest of it as [`FullCache::bring`] left it.
+    Tiered,
 }
+
+/// Last positions of the prefill whose attention decides what a tier keeps.
+const WATCHED: usize = 512;
 
 /// Keys and values of one head, `[tokens, dim]` each.
 type HeadKv = (Vec<f16>, Vec<f16>);
@@ -37,13 +43,18 @@ pub struct FullCache {
     prefilled: u64,
     /// `[layer][kv_head]`
     heads: Vec<Vec<HeadKv>>,
+    /// Queries of the last [`WATCHED`] positions of the prefill: `[layer]`, each [positions, q_heads, dim].
+    queries: Vec<Vec<f32>>,
+    /// `[layer][kv_head]`
+    tiers: Vec<Vec<Tier>>,
 }
 
 impl FullCache {
     /// An empty cache.
     pub fn new(shape: KvShape, description: Description, spec: WindowSpec) -> Self {
         let heads = vec![vec![(Vec::new(), Vec::new()); shape.kv_heads]; shape.layers];
-        Self { shape, description, spec, mode: Mode::Full, prefilled: 0, heads }
+        let queries = vec![Vec::new(); shape.layers];
+        Self { shape, description, spec, mode: Mode::Full, prefilled: 0, heads, queries, tiers: Vec::new() }
     }
 
     /// Drops every token at or beyond `tokens`.
@@ -58,6 +69,9 @@ impl FullCache {
     pub fn push(&mut self, block: &LayerBlock) {
         if block.begin == 0 {
             self.prefilled = block.tokens as u64;
+            let row = self.shape.q_heads * self.shape.dim;
+            let first = block.tokens.saturating_sub(WATCHED) * row;
+            self.queries[block.layer] = block.q[first..block.tokens * row].to_vec();
         }
         let dim = self.shape.dim;
         let row = self.shape.kv_heads * dim;
@@ -68,6 +82,53 @@ impl FullCache {
                 v.extend_from_slice(&block.v[at..at + dim]);
             }
         }
+    }
+
+    /// Brings what the shards would hold of the prefill into a tier, by the attention of its last positions.
+    ///
+    /// # Errors
+    /// A tier that cannot be built: too few bytes.
+    pub fn bring(&mut self, variant: Variant, seed: u64) -> anyhow::Result<()> {
+        let jobs: Vec<(usize, usize)> = (0..self.shape.layers)
+            .flat_map(|layer| (0..self.shape.kv_heads).map(move |head| (layer, head)))
+            .collect();
+        let tiers: Vec<Tier> = jobs
+            .into_par_iter()
+            .map(|(layer, head)| {
+                let range = self.sealed();
+                let rows = if variant.learns() { self.watched_rows(layer, head) } else { Vec::new() };
+                let keys = (&self.heads[layer][head].0[..], self.shape.dim);
+                let watched = watch((&Kernels::native(), &self.description), keys, range, &rows)?;
+                Tier::build(&self.span(layer, head), variant, &watched, seed)
+            })
+            .collect::<anyhow::Result<_>>()?;
+        self.tiers = tiers.chunks(self.shape.kv_heads).map(<[Tier]>::to_vec).collect();
+        Ok(())
+    }
+
+    /// The part of the prefill that shards index.
+    fn sealed(&self) -> Range<usize> {
+        let remote = self.spec.remote(self.prefilled);
+        remote.start as usize..remote.end as usize
+    }
+
+    fn span(&self, layer: usize, head: usize) -> Span<'_> {
+        let (range, dim) = (self.sealed(), self.shape.dim);
+        let (keys, values) = &self.heads[layer][head];
+        Span {
+            keys: Rows::contiguous(&keys[range.start * dim..range.end * dim], dim),
+            values: Rows::contiguous(&values[range.start * dim..range.end * dim], dim),
+            description: self.description,
+        }
+    }
+
+    fn watched_rows(&self, layer: usize, head: usize) -> Vec<WatchedRow> {
+        let width = self.shape.group() * self.shape.dim;
+        let rows = self.queries[layer].chunks_exact(self.shape.q_heads * self.shape.dim);
+        let first = self.prefilled as usize - rows.len();
+        rows.zip(first + 1..)
+            .map(|(row, visible)| WatchedRow { q: row[head * width..(head + 1) * width].to_vec(), visible })
+            .collect()
     }
 
     /// Attention of one query position of one KV head: `q` is `[group, dim]`.
@@ -105,6 +166,14 @@ impl FullCache {
             out.iter_mut().zip(&remote).for_each(|(out, remote)| out.merge(remote));
             return out;
         }
+        if self.mode == Mode::Tiered {
+            let sealed = self.sealed().end as u64;
+            exact(sealed, sealed.max(rest.start)..rest.end, &mut out);
+            let tier = &self.tiers[layer][head];
+            let partials = tier.attend(&kernels, &self.span(layer, head), q, &mut scratch.tiers);
+            out.iter_mut().zip(&partials).for_each(|(out, partial)| out.merge(partial));
+            return out;
+        }
         if let (Mode::ExactTopK(top), false) = (self.mode, rest.is_empty()) {
             let span = SpanView {
                 keys: Rows::contiguous(k, dim),
@@ -132,6 +201,7 @@ impl FullCache {
 struct HeadScratch {
     exact: Scratch,
     spans: index::Scratch,
+    tiers: TierScratch,
 }
 
 impl LayerAttention for FullCache {

@@ -11,6 +11,7 @@
 //! - [`demo`]: a document with hidden facts
 //! - [`recording`]: Q, K and V of a text, layer by layer; [`bench`] and [`capture_file`]: measurements on captured ones
 //! - [`study`]: where retrieval holds and where not, per head and per place in a document; [`plot`]: its pictures
+//! - [`tier`]: a span quantised, sketched or evicted, for measurements
 //! - [`progress`]: bars on stderr
 
 pub mod baseline;
@@ -33,4 +34,5 @@ pub mod recording;
 pub mod sequence;
 pub mod study;
 pub mod texts;
+pub mod tier;
 pub mod window;

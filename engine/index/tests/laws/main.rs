@@ -6,3 +6,4 @@ mod data;
 mod golden;
 mod hard;
 mod saved;
+mod sketch;

@@ -16,6 +16,7 @@ use crate::forward::forward;
 use crate::model::Loaded;
 use crate::progress::Progress;
 use crate::texts;
+use crate::tier::Variant;
 
 /// Fidelity to full attention.
 #[derive(Args, Debug)]
@@ -42,6 +43,10 @@ pub struct FidelityArgs {
     /// Whether the shards estimate what they did not select; both when not given
     #[arg(long, value_enum)]
     estimate: Option<Switch>,
+    /// Tiers that what the shards hold of the context is brought into, all of it attended to, in this process: int8, int4,
+    /// coded-25 (the default sketch at 25 % of the bytes), means-10, published-10, evict-25
+    #[arg(long, value_delimiter = ',')]
+    tiers: Vec<Variant>,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
@@ -70,6 +75,7 @@ enum Method {
     Window,
     ExactTopK(u32),
     Ours(Spending),
+    Tier(Variant),
 }
 
 struct Tally {
@@ -132,6 +138,7 @@ fn methods(args: &FidelityArgs) -> Vec<Tally> {
             methods.push(Method::Ours(Spending { budget, estimate: true }));
         }
     }
+    methods.extend(args.tiers.iter().copied().map(Method::Tier));
     methods
         .into_iter()
         .map(|method| Tally {
@@ -182,6 +189,10 @@ fn one_text(
         let logits = match tally.method {
             Method::Window => local(&mut cache, Mode::Window)?,
             Method::ExactTopK(k) => local(&mut cache, Mode::ExactTopK(k as usize))?,
+            Method::Tier(variant) => {
+                cache.bring(variant, 0)?;
+                local(&mut cache, Mode::Tiered)?
+            }
             Method::Ours(spending) => {
                 sequence.set_spending(spending);
                 let logits = sequence.extend(forced)?.flatten_all()?.to_vec1()?;
@@ -224,17 +235,20 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
     }];
     for tally in tallies {
         let figures = figures(tally)?;
-        let (method, budget, estimate) = match tally.method {
-            Method::Window => ("window", None, None),
-            Method::ExactTopK(k) => ("exact-topk", Some(k.to_string()), Some(false)),
-            Method::Ours(spending) => ("ours", Some(budget_name(spending.budget)), Some(spending.estimate)),
+        let (method, budget, estimate, tier) = match tally.method {
+            Method::Window => ("window", None, None, None),
+            Method::ExactTopK(k) => ("exact-topk", Some(k.to_string()), Some(false), None),
+            Method::Ours(spending) => {
+                ("ours", Some(budget_name(spending.budget)), Some(spending.estimate), None)
+            }
+            Method::Tier(variant) => ("ours", Some(budget_name(Budget::All)), None, Some(variant.name())),
         };
         let mean = |sum: f64| (tally.rows > 0).then(|| sum / tally.rows as f64);
         rows.push(Row {
             method,
             budget,
             estimate,
-            tier: None,
+            tier,
             context: args.context,
             positions: args.positions,
             texts,
@@ -255,14 +269,15 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
         texts, args.context, args.positions
     ))?;
     print::line(format_args!(
-        "method      budget        estimate  top-1    KL mean    KL p90     of window  nll delta   exact tokens"
+        "method      budget        estimate  tier          top-1    KL mean    KL p90     of window  nll delta   exact tokens"
     ))?;
     for row in &rows {
         print::line(format_args!(
-            "{:<11} {:<13} {:<9} {:>6.2}%  {:<10.3e} {:<10.3e} {:>8}  {:>+10.5}  {:>12}",
+            "{:<11} {:<13} {:<9} {:<13} {:>6.2}%  {:<10.3e} {:<10.3e} {:>8}  {:>+10.5}  {:>12}",
             row.method,
             row.budget.as_deref().unwrap_or("-"),
             row.estimate.map_or("-", |on| if on { "on" } else { "off" }),
+            row.tier.as_deref().unwrap_or("-"),
             row.figures.top1_agreement * 100.0,
             row.figures.kl_mean,
             row.figures.kl_p90,
