@@ -3,10 +3,13 @@
 //! Finalists are taken from the best downwards until the exact mass is the share of all, which is the mass of what the
 //! search saw and, for everything else, the summary's estimate. When the finalists run out, the search widens.
 
+use std::cmp::Ordering;
+
 use attention::Partial;
+use kernels::Kernels;
 
 use crate::flat;
-use crate::scratch::{Finalist, Scratch};
+use crate::scratch::{Finalist, Scratch, Taking};
 use crate::select::Step;
 
 /// Finalists of the first search.
@@ -17,6 +20,8 @@ const FIRST: usize = 128;
 const AIM: (f64, f64) = (0.3, 0.02);
 /// Growth from one search to the next.
 const GROWTH: usize = 4;
+/// Buckets of scores, whose masses tell where the share is reached.
+const BUCKETS: u16 = 512;
 
 /// Attends to every head of the step with the smallest selection that reaches `share`.
 pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch, out: &mut [Partial]) {
@@ -29,28 +34,18 @@ pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch,
         loop {
             step.search(head..head + 1, n, scratch);
             step.finalists(head, n, scratch);
-            scratch.best.sort_unstable_by(Finalist::better);
-            let enough = enough(step, head, aim, scratch, out);
-            if let Some(enough) = enough {
-                scratch.best.truncate(enough);
-            } else if n < total && !step.stats.deadline_hit {
-                n = n.saturating_mul(GROWTH).min(total);
-                continue;
+            let reached = keep_enough(step, head, aim, scratch, out);
+            if reached || n >= total || step.stats.deadline_hit {
+                break;
             }
-            break;
+            n = n.saturating_mul(GROWTH).min(total);
         }
         step.attend(head, scratch, out);
     }
 }
 
-/// How many of `scratch.best` reach the share; None when all of them do not.
-fn enough(
-    step: &Step<'_, '_>,
-    head: usize,
-    share: f64,
-    scratch: &mut Scratch,
-    out: &Partial,
-) -> Option<usize> {
+/// Leaves as many of `scratch.best`, best first, as reach the share; all of them, and false, when they do not.
+fn keep_enough(step: &Step<'_, '_>, head: usize, share: f64, scratch: &mut Scratch, out: &Partial) -> bool {
     let d = &step.ask.description;
     let numbers = (step.k, d);
     let elsewhere = step.ask.outside.map_or(f64::NEG_INFINITY, |outside| f64::from(outside[head]));
@@ -68,15 +63,59 @@ fn enough(
     }
     let m = masses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if m == f64::NEG_INFINITY {
-        return Some(0);
+        scratch.best.clear();
+        return true;
     }
     let total: f64 = masses.iter().map(|mass| (mass - m).exp()).sum();
-    let mut exact: f64 = masses[..2].iter().map(|mass| (mass - m).exp()).sum();
-    for (taken, finalist) in scratch.best.iter().enumerate() {
-        if exact >= share * total {
-            return Some(taken);
-        }
-        exact += (f64::from(d.logit(finalist.score)) - m).exp();
+    let exact: f64 = masses[..2].iter().map(|mass| (mass - m).exp()).sum();
+    take(step.k, scratch, share * total - exact, |score| (f64::from(d.logit(score)) - m).exp())
+}
+
+/// Leaves the best of `scratch.best` whose weights together are at least `wanted`; all, and false, when there are not
+/// enough. Only those that fall into the last bucket of scores are sorted.
+fn take(k: &Kernels, scratch: &mut Scratch, wanted: f64, weight: impl Fn(f32) -> f64) -> bool {
+    let Scratch { best, flat, picked, coverage: Taking { weights, sums }, .. } = scratch;
+    weights.clear();
+    weights.extend(best.iter().map(|c| weight(c.score)));
+    flat.scores.clear();
+    flat.scores.extend(best.iter().map(|c| c.score));
+    let high = k.max(&flat.scores);
+    let scale = f32::from(BUCKETS) / k.depth(&flat.scores, high);
+    picked.clear();
+    picked.resize(best.len(), 0);
+    if scale.is_normal() {
+        k.buckets(&flat.scores, high, scale, BUCKETS, picked);
     }
-    (exact >= share * total).then_some(scratch.best.len())
+    sums.clear();
+    sums.resize(usize::from(BUCKETS), 0.0);
+    picked.iter().zip(weights.iter()).for_each(|(&bucket, weight)| sums[bucket as usize] += weight);
+    let mut before = 0.0;
+    let last = sums.iter().position(|sum| {
+        let reached = before + sum >= wanted;
+        before += if reached { 0.0 } else { *sum };
+        reached
+    });
+    let Some(last) = last else { return false };
+    let mut kept = 0;
+    let mut edge = Vec::new();
+    for at in 0..best.len() {
+        match (picked[at] as usize).cmp(&last) {
+            Ordering::Less => {
+                best[kept] = best[at];
+                kept += 1;
+            }
+            Ordering::Equal => edge.push((best[at], weights[at])),
+            Ordering::Greater => {}
+        }
+    }
+    best.truncate(kept);
+    edge.sort_unstable_by(|a, b| Finalist::better(&a.0, &b.0));
+    for (finalist, weight) in edge {
+        if before >= wanted {
+            break;
+        }
+        best.push(finalist);
+        before += weight;
+    }
+    true
 }

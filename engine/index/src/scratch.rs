@@ -40,6 +40,7 @@ pub struct Scratch {
     /// The same for the estimate.
     pub(crate) taken: Vec<Taken>,
     pub(crate) remainder: Remainder,
+    pub(crate) coverage: Taking,
     /// Cuts by (index, visible range), most recent last.
     cuts: Vec<(CutKey, Cut)>,
 }
@@ -60,6 +61,13 @@ impl Finalist {
     pub(crate) fn better(a: &Finalist, b: &Finalist) -> std::cmp::Ordering {
         b.score.total_cmp(&a.score).then(a.id.cmp(&b.id))
     }
+}
+
+/// Working memory of a coverage budget: the mass of each finalist, and of each bucket of scores.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Taking {
+    pub weights: Vec<f64>,
+    pub sums: Vec<f64>,
 }
 
 /// Working memory of the flat scan.
