@@ -82,6 +82,8 @@ struct SessionRow<'a> {
     kv_bytes: u64,
     index_bytes: u64,
     lease_left_ms: u64,
+    durable: bool,
+    durable_watermark: u64,
     #[serde(flatten)]
     inventory: Inventory,
 }
@@ -112,6 +114,8 @@ struct Summary<'a> {
     index_bytes: u64,
     memory_used_bytes: u64,
     memory_budget_bytes: u64,
+    quarantined_files: u64,
+    refused_sessions: usize,
     #[serde(flatten)]
     inventory: Inventory,
 }
@@ -159,6 +163,8 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
             kv_bytes: held.kv_bytes,
             index_bytes: held.index_bytes,
             lease_left_ms: held.lease_left_ms,
+            durable: held.durable,
+            durable_watermark: held.durable_watermark,
             inventory,
         })?;
     }
@@ -170,6 +176,8 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
         index_bytes: answer.sessions.iter().map(|s| s.index_bytes).sum(),
         memory_used_bytes: answer.memory_used_bytes,
         memory_budget_bytes: answer.memory_budget_bytes,
+        quarantined_files: answer.quarantined_files,
+        refused_sessions: answer.refused.len(),
         inventory: total,
     })
 }
@@ -237,6 +245,15 @@ fn print_plain(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> 
         mib(answer.memory_budget_bytes),
         answer.sessions.len()
     ))?;
+    if answer.quarantined_files > 0 {
+        print::line(format_args!(
+            "damaged or foreign files put into quarantine: {}",
+            answer.quarantined_files
+        ))?;
+    }
+    for refused in &answer.refused {
+        print::line(format_args!("refused: {}", refused.reason))?;
+    }
     let mut total = Inventory::default();
     for held in &answer.sessions {
         total.add(&held.spans);

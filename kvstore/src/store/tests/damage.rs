@@ -214,3 +214,38 @@ async fn a_budget_that_has_shrunk_is_named() {
     assert_rows(&n, 1, 950).await;
     assert_rows(&n, 2, 950).await;
 }
+
+#[tokio::test]
+async fn an_unfinished_record_is_cut_off_and_a_missing_segment_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    two_sessions(root.path()).await;
+    let log = first(root.path(), "logs", "log");
+    let bytes = std::fs::read(&log).unwrap();
+    // In the middle of the last record, layer 1's last tokens: a write that was cut short.
+    std::fs::write(&log, &bytes[..bytes.len() - 9]).unwrap();
+    for _ in 0..2 {
+        let n = on(root.path(), |_| {});
+        assert_eq!((watermark(&n, 1).await.unwrap(), n.snapshot().quarantined_files), (900, 0));
+        assert_rows(&n, 1, 900).await;
+    }
+    let n = on(root.path(), |_| {});
+    assert_eq!(truncate(&n, 1, 900).await, 900);
+    prefill_on(&n, 1, 900, 30).await;
+    drop(n);
+    // A second segment now follows the first; without the first there is a gap.
+    let n = on(root.path(), |_| {});
+    assert_rows(&n, 1, 930).await;
+    drop(n);
+    let segments: Vec<PathBuf> = files(root.path(), "logs")
+        .into_iter()
+        .filter(|p| {
+            p.file_name().unwrap().to_str().unwrap()[..16] == log.file_name().unwrap().to_str().unwrap()[..16]
+        })
+        .collect();
+    assert!(segments.len() >= 2, "{segments:?}");
+    std::fs::write(&segments[0], &bytes[..bytes.len() / 2]).unwrap();
+    let n = on(root.path(), |_| {});
+    let e = watermark(&n, 1).await.unwrap_err();
+    assert!(e.code() == Code::DataLoss && e.message().contains("a part of its log is damaged"), "{e}");
+    assert_rows(&n, 2, 950).await;
+}
