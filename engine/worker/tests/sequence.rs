@@ -120,6 +120,33 @@ fn budget_all_is_full_attention_in_every_geometry_and_around_every_boundary() {
 }
 
 #[test]
+fn logits_are_as_near_to_full_attention_as_the_tier_of_the_context_is_fine() {
+    let bench = bench(&TinyModel::small(2), 1, 8192);
+    let llama = &bench.loaded.llama;
+    let (prompt, forced) = (tokens(3000, 4), tokens(30, 5));
+    let description = Description { scale: llama.scale(), softcap: None };
+    let mut cache = FullCache::new(llama.shape(), description, WINDOW);
+    forward(llama, &prompt, 0, &mut cache).unwrap();
+    let full = full(&bench, &prompt, &forced);
+    let mut worst = |tier: &str| {
+        cache.bring(tier.parse().unwrap(), 0).unwrap();
+        cache.mode = Mode::Tiered;
+        let (hidden, _) = forward(llama, &forced, prompt.len() as u64, &mut cache).unwrap();
+        cache.truncate(prompt.len());
+        let logits: Vec<f32> = llama.head(&hidden).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(logits.len(), full.len());
+        logits.iter().zip(&full).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    let errors = ["full", "int8", "int4", "evict-10"].map(&mut worst);
+    assert!(errors[0] < 2e-3 && errors.is_sorted(), "{errors:?}");
+    let sketched = ["coded-60", "coded-20"].map(&mut worst);
+    assert!(sketched[0] < sketched[1] && sketched[1] < errors[3], "{sketched:?} {errors:?}");
+    for wrong in ["int9", "coded", "coded-0", "sketch-25", "evict-x"] {
+        assert!(wrong.parse::<worker::tier::Variant>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn decoding_goes_on_through_automatic_seals() {
     let bench = bench(&TinyModel::small(1), 2, 8192);
     let (prompt, forced) = (tokens(700, 4), tokens(2600, 5));

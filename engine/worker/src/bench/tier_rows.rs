@@ -24,7 +24,7 @@ pub struct Row {
     pub recall_at_k: f64,
     /// The error when it was built from attention of the first half of the context only.
     pub shifted_error_mean: Option<f64>,
-    /// Per query head.
+    /// Per query head, the median over calls: a call that waited for the machine says nothing.
     pub us_per_query: f64,
     /// Share of the indexed mass that was attended to at stored precision.
     pub exact_share_of_mass: f64,

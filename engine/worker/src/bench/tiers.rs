@@ -104,14 +104,15 @@ struct Outcome {
     recalls: Vec<f64>,
     shifted: Vec<f64>,
     exact: Vec<f64>,
-    asked: Duration,
+    /// Times of calls, over the query heads they served.
+    times: Vec<f64>,
     built: Duration,
     bytes: (usize, usize),
 }
 
 impl Outcome {
     fn add(&mut self, answer: Answer) {
-        self.asked += answer.took;
+        self.times.push(answer.took.as_secs_f64() * 1e6 / answer.errors.len() as f64);
         self.errors.extend(answer.errors);
         self.recalls.extend(answer.recalls);
         self.exact.extend(answer.exact);
@@ -122,6 +123,7 @@ impl Outcome {
         let queries = self.errors.len();
         let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
         self.errors.sort_unstable_by(f64::total_cmp);
+        self.times.sort_unstable_by(f64::total_cmp);
         Row {
             variant: variant.name(),
             capture: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
@@ -131,7 +133,7 @@ impl Outcome {
             output_error_p90: self.errors[(queries * 9 / 10).min(queries - 1)],
             recall_at_k: mean(&self.recalls),
             shifted_error_mean: variant.learns().then(|| mean(&self.shifted)),
-            us_per_query: self.asked.as_secs_f64() * 1e6 / queries as f64,
+            us_per_query: self.times[self.times.len() / 2],
             exact_share_of_mass: mean(&self.exact),
             build_us_per_token: self.built.as_secs_f64() * 1e6 / tokens,
             kv_bytes_per_token: 2.0 * (capture.dim + capture.value_dim) as f64,
