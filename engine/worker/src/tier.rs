@@ -101,6 +101,9 @@ pub struct WatchedRow {
 /// Weights below this are not reported by a decode path, and not noted here.
 const LEAST: f32 = 1e-6;
 
+/// Tokens that one query attended to, and their shares.
+type Paid = (Vec<u32>, Vec<f32>);
+
 /// The attention that rows paid to the tokens of `span`, by the softmax over all `keys` [tokens, dim] that they see.
 ///
 /// # Errors
@@ -111,7 +114,7 @@ pub fn watch(
     span: Range<usize>,
     rows: &[WatchedRow],
 ) -> Result<Watched> {
-    let paid: Vec<Vec<(Vec<u32>, Vec<f32>)>> = rows
+    let paid: Vec<Vec<Paid>> = rows
         .par_iter()
         .map(|row| {
             let mut z = vec![0f32; row.q.len() / dim * row.visible];
