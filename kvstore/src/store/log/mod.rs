@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A segment is full from so many bytes on.
-const FULL: u64 = 16 << 20;
+/// A segment is full from so many bytes on: few in tests, so that they see segments come and go.
+const FULL: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
 /// From so many bytes on a segment that nothing needs is dropped even if it is the last.
-const WORTH: u64 = 1 << 20;
+const WORTH: u64 = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 
 /// Why a record is not in the log.
 #[derive(Debug, thiserror::Error)]

@@ -340,7 +340,7 @@ async fn assert_tagged(node: &Arc<Node>, id: u8, tags: &[u64], what: &str) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(|e| e.unwrap()) {
         match entry.path().is_dir() {

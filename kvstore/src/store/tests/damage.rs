@@ -215,14 +215,22 @@ async fn a_budget_that_has_shrunk_is_named() {
     assert_rows(&n, 2, 950).await;
 }
 
+/// The segments of session 1, in order.
+fn segments(path: &Path) -> Vec<PathBuf> {
+    let all = files(path, "logs");
+    let session = |p: &PathBuf| p.file_name().unwrap().to_str().unwrap()[..16].to_owned();
+    let first = session(&all[0]);
+    all.into_iter().filter(|p| session(p) == first).collect()
+}
+
 #[tokio::test]
-async fn an_unfinished_record_is_cut_off_and_a_missing_segment_is_found() {
+async fn an_unfinished_record_is_cut_off_and_a_gap_is_found() {
     let root = tempfile::tempdir().unwrap();
     two_sessions(root.path()).await;
-    let log = first(root.path(), "logs", "log");
-    let bytes = std::fs::read(&log).unwrap();
-    // In the middle of the last record, layer 1's last tokens: a write that was cut short.
-    std::fs::write(&log, &bytes[..bytes.len() - 9]).unwrap();
+    let last = segments(root.path()).pop().unwrap();
+    let bytes = std::fs::read(&last).unwrap();
+    // In the middle of the last record, the last tokens of layer 1: a write that was cut short.
+    std::fs::write(&last, &bytes[..bytes.len() - 9]).unwrap();
     for _ in 0..2 {
         let n = on(root.path(), |_| {});
         assert_eq!((watermark(&n, 1).await.unwrap(), n.snapshot().quarantined_files), (900, 0));
@@ -230,22 +238,28 @@ async fn an_unfinished_record_is_cut_off_and_a_missing_segment_is_found() {
     }
     let n = on(root.path(), |_| {});
     assert_eq!(truncate(&n, 1, 900).await, 900);
-    prefill_on(&n, 1, 900, 30).await;
+    for begin in (900..1200).step_by(60) {
+        prefill_on(&n, 1, begin, 60).await;
+    }
     drop(n);
-    // A second segment now follows the first; without the first there is a gap.
     let n = on(root.path(), |_| {});
-    assert_rows(&n, 1, 930).await;
+    assert_rows(&n, 1, 1200).await;
     drop(n);
-    let segments: Vec<PathBuf> = files(root.path(), "logs")
-        .into_iter()
-        .filter(|p| {
-            p.file_name().unwrap().to_str().unwrap()[..16] == log.file_name().unwrap().to_str().unwrap()[..16]
-        })
-        .collect();
-    assert!(segments.len() >= 2, "{segments:?}");
-    std::fs::write(&segments[0], &bytes[..bytes.len() / 2]).unwrap();
-    let n = on(root.path(), |_| {});
-    let e = watermark(&n, 1).await.unwrap_err();
-    assert!(e.code() == Code::DataLoss && e.message().contains("a part of its log is damaged"), "{e}");
-    assert_rows(&n, 2, 950).await;
+    // Cut short where others follow, and one that is gone from the middle.
+    for hurt in [
+        |p: &Path| std::fs::File::options().write(true).open(p).unwrap().set_len(200).unwrap(),
+        |p: &Path| {
+            std::fs::remove_file(p).unwrap();
+        },
+    ] {
+        let hurt_root = tempfile::tempdir().unwrap();
+        crate::store::tests::crash::copy(root.path(), hurt_root.path());
+        let segments = segments(hurt_root.path());
+        assert!(segments.len() >= 3, "{segments:?}");
+        hurt(&segments[segments.len() - 2]);
+        let n = on(hurt_root.path(), |_| {});
+        let e = watermark(&n, 1).await.unwrap_err();
+        assert!(e.code() == Code::DataLoss && e.message().contains("lost"), "{e}");
+        assert_rows(&n, 2, 950).await;
+    }
 }
