@@ -91,11 +91,11 @@ def _recall(result, ask, options):
 def _error(result, ask, for_recall, options):
     """The same for the output error of the exact best k: fewer exact tokens, and the estimate."""
     _log(ask.capture, "ours, output error")
-    budgets = [20, 50, 100, 200] if options.few else [*range(10, 101, 10), 125, 150, 200]
+    budgets = [5, 10, 20, 50, 100, 200] if options.few else [2, 5, *range(10, 101, 10), 125, 150, 200]
     budgets = sorted({*budgets, result.k})
     (best, _), (auto, _) = for_recall
     factor = 2.0 if options.few else 1.35
-    swept = [] if best["kind"] == "flat" else sweep.grid(max(4, best["width"] // 8), best["width"] * 2, factor)
+    swept = [] if best["kind"] == "flat" else sweep.grid(max(4, best["width"] // 16), best["width"] * 2, factor)
     kinds = {best["kind"]: [CALIBRATED, *swept]}
     kinds.setdefault(auto["kind"], [CALIBRATED])
     rows = []

@@ -10,11 +10,11 @@ use crate::calibrate::{Trial, Trials};
 use crate::span::{Finder, SpanIndex};
 
 /// Cost of a key scored by the walk: random reads of its edges, its group and its row, and the pool.
-const WALK: f64 = 12.0;
+const WALK: f64 = 6.0;
 /// Cost of a key scored by a summary scan: a code in a run of some sixty.
 const SCAN: f64 = 0.4;
 /// Cost of choosing groups or entries, and of scoring the finalists of codes again, however few keys are scored.
-const FIXED: f64 = 1000.0;
+const FIXED: f64 = 600.0;
 /// No graph has met the target with fewer keys, so a cheaper summary scan needs no graph to compare with.
 const FEWEST_WALKED: f64 = 700.0;
 

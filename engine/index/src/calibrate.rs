@@ -9,7 +9,7 @@ use attention::Rows;
 use kernels::Kernels;
 use rayon::prelude::*;
 
-use crate::find::{self, Finding, Reach, Reading};
+use crate::find::{self, Finding, Reach};
 use crate::params::BuildQueries;
 use crate::rows::QueryRows;
 use crate::scratch::Flat;
@@ -152,7 +152,6 @@ pub(crate) struct Memory {
     pub finding: Finding,
     pub flat: Flat,
     cell_scores: Vec<f32>,
-    reading: Reading,
     wanted: Vec<u64>,
 }
 
@@ -169,7 +168,8 @@ impl Memory {
         index.summary.cell_scores(k, q, &mut self.cell_scores);
         let query = (q, &self.cell_scores[..]);
         let finding = std::slice::from_mut(&mut self.finding);
-        find::search(k, (index, keys), query, reach, finding, &mut self.reading);
+        find::search(k, (index, keys), query, reach, finding);
+        self.finding.list(index);
     }
 
     /// How many of `truth` the last search scored.

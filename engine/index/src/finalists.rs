@@ -31,8 +31,14 @@ impl Step<'_, '_> {
                 self.rescore((s, view), head, scratch);
             }
             if n < scratch.best.len() {
-                scratch.best.select_nth_unstable_by(n, Finalist::better);
-                scratch.best.truncate(n);
+                let Scratch { flat, sieve, picked, best, .. } = scratch;
+                flat.scores.clear();
+                flat.scores.extend(best.iter().map(|c| c.score));
+                sieve.best(&flat.scores, n, picked);
+                for (to, &from) in picked.iter().enumerate() {
+                    best[to] = best[from as usize];
+                }
+                best.truncate(n);
             }
         }
     }

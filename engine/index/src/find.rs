@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use attention::Rows;
-use kernels::Kernels;
+use kernels::{CodeRun, Kernels};
 
 use crate::graph::{ENTRY_GROUPS, ENTRY_MEMBERS, Stop, Walk};
 use crate::span::{Finder, SpanIndex};
-use crate::summary::{Codes, Family, Frontier, Plan, Reader, Summary};
+use crate::summary::{Codes, Frontier, Reader, Summary};
 
 /// How many spreads above its group's mean a key may be expected. Lower leaves more unscored and needs a wider pool.
 const PROMISE: f32 = 3.5;
@@ -23,17 +23,12 @@ pub(crate) struct Finding {
     /// Slots of the groups that a search over codes reads, ascending; their members lie in this order in `walk`.
     pub slots: Vec<u32>,
     bounds: Vec<f32>,
+    /// What a search over codes read; its scores lie in `walk`.
+    pub reader: Reader,
     /// Keys scored by the last search.
     pub keys_scored: usize,
     /// Bytes of edges read by the last search.
     pub edge_bytes: usize,
-}
-
-/// What searches over codes share.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Reading {
-    readers: Vec<Reader>,
-    pub plan: Plan,
 }
 
 /// How far to search.
@@ -45,7 +40,8 @@ pub(crate) struct Reach<'a> {
 }
 
 /// Scores the keys that the index proposes to each query head, one of `findings` for each: `walk.ids` with `walk.scores`
-/// (raw q . k, of a coded index close to it), each key once, hidden ones perhaps included. `q` is [heads, dim],
+/// (raw q . k, of a coded index close to it and without the ids, see [`Finding::list`]), each key once, hidden ones perhaps
+/// included. `q` is [heads, dim],
 /// `cell_scores` are its products with the means of the cells, [heads, cells].
 pub(crate) fn search(
     k: &Kernels,
@@ -53,56 +49,71 @@ pub(crate) fn search(
     (q, cell_scores): (&[f32], &[f32]),
     reach: &Reach<'_>,
     findings: &mut [Finding],
-    reading: &mut Reading,
 ) {
     let summary = &index.summary;
     let heads = findings.iter_mut().zip(q.chunks(keys.dim())).zip(cell_scores.chunks(summary.cells()));
     for ((finding, q), cells) in heads {
         let wanted = (index.opened(reach.width), reach.visible);
-        finding.frontier.open(k, summary, (q, cells), wanted, &mut reading.plan);
-    }
-    match &index.finder {
-        Finder::Summary(codes) => read_groups(k, (summary, codes), (q, keys.dim()), reach, findings, reading),
-        _ => findings.iter_mut().zip(q.chunks(keys.dim())).for_each(|(finding, q)| {
-            finding.walk(k, (index, keys), q, reach);
-        }),
-    }
-}
-
-/// Scores the members of the best groups of every head from their codes, reading together what several heads want.
-fn read_groups(
-    k: &Kernels,
-    (summary, codes): (&Summary, &Codes),
-    (q, dim): (&[f32], usize),
-    reach: &Reach<'_>,
-    findings: &mut [Finding],
-    reading: &mut Reading,
-) {
-    reading.readers.resize_with(reading.readers.len().max(findings.len()), Reader::default);
-    let readers = &mut reading.readers[..findings.len()];
-    for ((finding, reader), q) in findings.iter_mut().zip(readers.iter_mut()).zip(q.chunks(dim)) {
-        let frontier = &mut finding.frontier;
-        frontier.best(summary, reach.width, reach.visible, &mut finding.slots);
-        codes.prepare(q, reader);
-        reader.families.clear();
-        reader.families.extend(finding.slots.iter().map(|&slot| {
-            let slot = slot as usize;
-            Family { children: summary.places_of(frontier.group(slot)), parent: frontier.scores()[slot] }
-        }));
-    }
-    codes.read(k, readers, &mut reading.plan);
-    for (finding, reader) in findings.iter_mut().zip(readers) {
-        finding.walk.clear();
-        std::mem::swap(&mut finding.walk.scores, &mut reader.scores);
-        for family in &reader.families {
-            finding.walk.ids.extend_from_slice(summary.tokens_at(family.children.clone()));
+        finding.frontier.open(k, summary, (q, cells), wanted);
+        match &index.finder {
+            Finder::Summary(codes) => finding.read_groups(k, (summary, codes), q, reach),
+            _ => finding.walk(k, (index, keys), q, reach),
         }
-        (finding.keys_scored, finding.edge_bytes) = (finding.walk.ids.len(), 0);
     }
 }
 
 impl Finding {
-    /// A search over keys, one head at a time.
+    /// Scores the members of the best groups from their codes.
+    fn read_groups(
+        &mut self,
+        k: &Kernels,
+        (summary, codes): (&Summary, &Codes),
+        q: &[f32],
+        reach: &Reach<'_>,
+    ) {
+        let Finding { frontier, walk, slots, reader, .. } = self;
+        frontier.best(summary, reach.width, reach.visible, slots);
+        reader.runs.clear();
+        reader.runs.extend(slots.iter().map(|&slot| {
+            let places = summary.places_of(frontier.group(slot as usize));
+            CodeRun {
+                first: places.start,
+                len: places.len() as u32,
+                parent: frontier.scores()[slot as usize],
+            }
+        }));
+        codes.prepare(q, reader);
+        codes.read(k, reader);
+        walk.ids.clear();
+        walk.late = false;
+        (self.keys_scored, self.edge_bytes) = (reader.scores.len(), 0);
+        std::mem::swap(&mut walk.scores, &mut reader.scores);
+    }
+
+    /// Fills `walk.ids`, which a search over codes leaves empty: few of them are ever asked for.
+    pub fn list(&mut self, index: &SpanIndex) {
+        if index.is_coded() {
+            for run in &self.reader.runs {
+                self.walk.ids.extend_from_slice(index.summary.tokens_at(run.first..run.first + run.len));
+            }
+        }
+    }
+
+    /// The id of each score of a search over codes; to be asked for with ascending numbers.
+    pub fn ids_of_codes<'a>(&'a self, summary: &'a Summary) -> impl FnMut(usize) -> u32 + 'a {
+        let mut runs = self.reader.runs.iter();
+        let (mut first, mut from, mut end) = (0, 0, 0);
+        move |i| {
+            while i >= end {
+                let Some(run) = runs.next() else { break };
+                (first, from) = (run.first as usize, end);
+                end += run.len as usize;
+            }
+            summary.token_at(first + i - from)
+        }
+    }
+
+    /// A search over keys.
     fn walk(&mut self, k: &Kernels, (index, keys): (&SpanIndex, &Rows<'_>), q: &[f32], reach: &Reach<'_>) {
         let summary = &index.summary;
         self.edge_bytes = 0;

@@ -11,6 +11,7 @@
 //!   plain scan; `coverage`: a share of the mass in place of a number.
 //! - [`Budget`], [`SpanView`], [`Ask`], [`attend_spans`]: one decode step over all spans of a head: search, selection
 //!   (finalists of all spans compete), exact attention over the selection, the estimate of the rest.
+//! - `saved`: an index as bytes.
 
 mod auto;
 mod build;
@@ -26,6 +27,7 @@ mod lift;
 mod memory;
 mod params;
 mod rows;
+mod saved;
 mod scratch;
 mod select;
 mod span;
@@ -35,6 +37,7 @@ pub use build::{build, build_with};
 pub use error::BuildError;
 pub use memory::{index_bytes, working_bytes};
 pub use params::{BuildParams, BuildQueries, Kind};
+pub use saved::{SavedError, Shape};
 pub use scratch::Scratch;
 pub use select::{Ask, Budget, Chosen, SpanView, Stats, attend_spans};
 pub use span::{BuildStats, SpanIndex};

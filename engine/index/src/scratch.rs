@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use kernels::topk::TopK;
+use kernels::topk::{Sieve, TopK};
 
-use crate::find::{Finding, Reading};
+use crate::find::Finding;
 use crate::summary::{Cut, Remainder, Seen, Taken};
 
 /// Cuts that are kept; more spans than this in one call recompute some.
@@ -19,7 +19,6 @@ pub struct Scratch {
     pub(crate) attention: attention::Scratch,
     /// How far each head looked into each span, and what it found: [spans, group].
     pub(crate) findings: Vec<Finding>,
-    pub(crate) reading: Reading,
     /// Finalists of each query head.
     pub(crate) tops: Vec<TopK>,
     /// Products of the queries with the means of each span's cells: [g, cells], one per span.
@@ -29,6 +28,7 @@ pub struct Scratch {
     pub(crate) flat: Flat,
     /// What the search saw on the way: [spans, group].
     pub(crate) seen: Vec<Seen>,
+    pub(crate) sieve: Sieve,
     /// What a search came home with.
     pub(crate) drained: Vec<(f32, u32)>,
     /// Positions among the finalists.

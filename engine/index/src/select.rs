@@ -18,8 +18,8 @@ use crate::summary::{Cut, Means, Taken};
 /// Up to this many visible tokens a scan is cheaper than a walk.
 const SHORT: usize = 1024;
 /// Candidates beyond the wanted number where codes rank them: so many, and so large a part of the wanted.
-const SLACK: usize = 16;
-const SLACK_PART: usize = 8;
+const SLACK: usize = 8;
+const SLACK_PART: usize = 16;
 /// A search for more than this part of the visible tokens scores most of them anyway.
 const LARGE_PART: usize = 8;
 
@@ -262,22 +262,31 @@ impl Step<'_, '_> {
         let q = &ask.q[heads.start * dim..heads.end * dim];
         let scores = &scratch.cell_scores[s][heads.start * cells..heads.end * cells];
         let findings = &mut scratch.findings[s * ask.group..][heads.clone()];
-        find::search(self.k, (index, &view.keys), (q, scores), &reach, findings, &mut scratch.reading);
+        find::search(self.k, (index, &view.keys), (q, scores), &reach, findings);
+        let all = view.visible == (0..index.tokens);
         for (head, finding) in heads.zip(findings) {
-            let found = &mut finding.walk;
-            if view.visible != (0..index.tokens) {
-                found.hide(&view.visible);
+            let (top, base) = (&mut scratch.tops[head], scratch.base[s]);
+            if index.is_coded() && all {
+                let mut id = finding.ids_of_codes(&index.summary);
+                top.push_each(&finding.walk.scores, |i| base + id(i));
+            } else {
+                finding.list(index);
+                if !all {
+                    finding.walk.hide(&view.visible);
+                }
+                top.push_all(&finding.walk.scores, &finding.walk.ids, base);
             }
-            scratch.tops[head].push_all(&found.scores, &found.ids, scratch.base[s]);
             if ask.wants_mass() {
                 let seen = &mut scratch.seen[s * ask.group + head];
                 let numbers = (self.k, &ask.description);
-                let known = (&index.summary, &finding.frontier);
-                match index.is_coded() {
-                    true => seen.note_groups(numbers, known, &finding.slots, &found.scores),
-                    false => seen.note(numbers, known, (found.ids.iter().copied(), &found.scores[..])),
+                let find::Finding { frontier, walk, slots, reader, .. } = &mut *finding;
+                if index.is_coded() {
+                    seen.note_groups(numbers, frontier, (slots, &reader.runs), (&mut walk.scores, all));
+                } else {
+                    seen.note(numbers, (&index.summary, frontier), (walk.ids.iter().copied(), &walk.scores));
                 }
             }
+            let found = &finding.walk;
             self.stats.deadline_hit |= found.late || late;
             self.stats.keys_scored += finding.keys_scored as f64;
             self.stats.summary_scored += finding.frontier.groups() as f64;
@@ -292,59 +301,54 @@ impl Step<'_, '_> {
         for (s, view) in self.spans.iter().enumerate() {
             let base = scratch.base[s];
             let range = base..base + view.keys.len() as u32;
-            scratch.local.clear();
             scratch.taken.clear();
-            for c in scratch.best.iter().filter(|c| range.contains(&c.id)) {
-                scratch.local.push((c.id - base, c.score));
-                scratch.taken.push(Taken { token: c.id - base, seen: c.seen });
-            }
-            let n = scratch.local.len();
-            let d = &self.ask.description;
-            attend_ids(self.k, d, &scratch.local, &view.values, &mut scratch.attention, out);
+            let found = scratch.best.iter().filter(|c| range.contains(&c.id));
+            scratch.taken.extend(found.map(|c| Taken { token: c.id - base, score: c.score, seen: c.seen }));
+            let n = scratch.taken.len();
             self.stats.exact_tokens += n as f64;
             self.stats.bytes_read += (n * view.values.dim() * 2) as f64;
             if let Some(ids) = self.ids.as_deref_mut() {
                 let from = ids[head].len();
-                ids[head].extend(scratch.local.iter().map(|&(id, _)| (s as u32, id)));
+                ids[head].extend(scratch.taken.iter().map(|t| (s as u32, t.token)));
                 ids[head][from..].sort_unstable();
             }
-            if self.ask.estimate && !view.visible.is_empty() {
-                self.estimate((s, view), head, scratch, out);
+            match view.index.filter(|_| self.ask.estimate) {
+                Some(index) => self.attend_and_estimate((s, view, index), head, scratch, out),
+                None => self.attend_exactly(view, head, scratch, out),
             }
         }
     }
 
-    /// Adds what was not selected of a span. `scratch.local` and `scratch.taken` hold what was.
-    fn estimate(
+    /// Attends to what was selected of a span, `scratch.taken`; the rest of a span without an index is computed.
+    fn attend_exactly(&mut self, view: &SpanView<'_>, head: usize, scratch: &mut Scratch, out: &mut Partial) {
+        let numbers = (self.k, &self.ask.description);
+        scratch.local.clear();
+        scratch.local.extend(scratch.taken.iter().map(|t| (t.token, t.score)));
+        attend_ids(self.k, numbers.1, &scratch.local, &view.values, &mut scratch.attention, out);
+        if self.ask.estimate && !view.visible.is_empty() {
+            scratch.local.sort_unstable_by_key(|c| c.0);
+            let rows = (&view.keys, &view.values);
+            let (visible, q) = (&view.visible, self.query(head));
+            out.merge(&flat::remainder(numbers, rows, visible, q, &scratch.local, &mut scratch.flat));
+            self.stats.bytes_read += (visible.len() * 2 * (view.keys.dim() + view.values.dim())) as f64;
+        }
+    }
+
+    /// Attends to what was selected of a span and estimates the rest.
+    fn attend_and_estimate(
         &mut self,
-        (s, view): (usize, &SpanView<'_>),
+        (s, view, index): (usize, &SpanView<'_>, &SpanIndex),
         head: usize,
         scratch: &mut Scratch,
         out: &mut Partial,
     ) {
-        let numbers = (self.k, &self.ask.description);
-        let Some(index) = view.index else {
-            scratch.local.sort_unstable_by_key(|c| c.0);
-            let rows = (&view.keys, &view.values);
-            let rest = flat::remainder(
-                numbers,
-                rows,
-                &view.visible,
-                self.query(head),
-                &scratch.local,
-                &mut scratch.flat,
-            );
-            self.stats.bytes_read += (view.visible.len() * 2 * (view.keys.dim() + view.values.dim())) as f64;
-            return out.merge(&rest);
-        };
         let mut remainder = std::mem::take(&mut scratch.remainder);
         let taken = std::mem::take(&mut scratch.taken);
         let means = self.means((s, view, index), head, scratch);
-        out.merge(&remainder.estimate(numbers, &means, &taken, &view.values));
-        scratch.taken = taken;
+        out.merge(&remainder.attend((self.k, &self.ask.description), &means, &taken, &view.values));
         let slots = scratch.findings[s * self.ask.group + head].frontier.slots();
         self.stats.bytes_read += (slots * view.values.dim() * 2) as f64;
-        scratch.remainder = remainder;
+        (scratch.taken, scratch.remainder) = (taken, remainder);
     }
 
     /// What a head knows of a span.

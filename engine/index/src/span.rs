@@ -39,7 +39,7 @@ pub struct BuildStats {
 /// Groups that are looked at for each that is read.
 const OPENED: usize = 5;
 /// Groups that are looked at even for the narrowest search: the estimate of the remainder is finer with them.
-const FEWEST_OPENED: usize = 384;
+const FEWEST_OPENED: usize = 352;
 
 /// Numbers that identify an index within this process, so that scratch memory can keep what it computed for it.
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
@@ -158,7 +158,10 @@ impl SpanIndex {
     /// How many groups are looked at one by one in a search of `width`.
     pub(crate) fn opened(&self, width: usize) -> usize {
         match self.finder {
-            Finder::Summary(_) => width.saturating_mul(OPENED).max(FEWEST_OPENED),
+            Finder::Summary(_) => {
+                let fewest = width.saturating_add(2).saturating_mul(16).min(FEWEST_OPENED);
+                width.saturating_mul(OPENED).max(fewest)
+            }
             Finder::Flat | Finder::Graph(_) | Finder::Hnsw(_) => FEWEST_OPENED,
         }
     }

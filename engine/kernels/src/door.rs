@@ -7,7 +7,7 @@ use half::f16;
 
 use crate::isa::{Isa, IsaError};
 use crate::table::Table;
-use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery};
+use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun};
 
 /// The kernels of one path. One pointer, cheap to copy.
 ///
@@ -108,25 +108,27 @@ impl Kernels {
         out[0]
     }
 
-    /// Products of integer queries with codes, `out` is [queries, rows]. `blocks` holds [`CODE_ROWS`] rows a block: the
-    /// scale of each row (f32 in the machine's order), then the codes in fours of dimensions, [dim / 4, 8, 4]. A product
-    /// is (sum of `q` times code, less `zero`) times (`step` times scale): the same bits on every path, as long as no code
-    /// is above [`MOST_CODE`](crate::MOST_CODE). `dim` is a multiple of [`CODE_DIMS`].
-    pub fn dot_codes(&self, queries: &[CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]) {
+    /// Products of an integer query with codes: one for each row of each run, in turn, replacing what `out` held.
+    /// `blocks` holds [`CODE_ROWS`] rows a block: the scale of each row (f32 in the machine's order), then the codes in
+    /// fours of dimensions, [dim / 4, 8, 4]. A product is the run's parent plus (sum of `q` times code, less `zero`) times
+    /// (`step` times scale): the same bits on every path, as long as no code is above
+    /// [`MOST_CODE`](crate::MOST_CODE). The length of `q` is a multiple of [`CODE_DIMS`].
+    pub fn dot_codes(&self, query: &CodeQuery<'_>, blocks: &[u8], runs: &[CodeRun], out: &mut Vec<f32>) {
+        let dim = query.q.len();
         let size = CODE_HEAD + dim * CODE_ROWS;
-        assert!(dim > 0 && dim.is_multiple_of(CODE_DIMS), "dot_codes: dim {dim}");
-        assert!(
-            queries.iter().all(|query| query.q.len() == dim),
-            "dot_codes: a query of other than {dim} elements"
-        );
+        assert!(dim > 0 && dim.is_multiple_of(CODE_DIMS), "dot_codes: a query of {dim} elements");
         assert!(blocks.len().is_multiple_of(size), "dot_codes: {} bytes of blocks of {size}", blocks.len());
-        assert!(
-            out.len() == queries.len() * (blocks.len() / size * CODE_ROWS),
-            "dot_codes: out has {} places",
-            out.len()
-        );
+        let rows = (blocks.len() / size * CODE_ROWS) as u64;
+        let (mut total, mut end) = (0, 0);
+        for run in runs {
+            total += run.len as usize;
+            end = end.max(u64::from(run.first) + u64::from(run.len));
+        }
+        assert!(end <= rows, "dot_codes: row {end} of {rows}");
+        out.resize(total + CODE_ROWS, 0.0);
         // SAFETY: as in `dot_rows`.
-        unsafe { (self.table.dot_codes)(queries, dim, blocks, out) }
+        unsafe { (self.table.dot_codes)(query, blocks, runs, out) }
+        out.truncate(total);
     }
 
     /// `a . b` of two stored rows.
@@ -184,6 +186,41 @@ impl Kernels {
         unsafe { (self.table.scale)(w, x) }
     }
 
+    /// `z[i] = scale * z[i] + lift * spreads[i]^2`, but -inf where `counts[i]` is 0; the same bits on every path.
+    pub fn lift(&self, z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]) {
+        let n = z.len();
+        assert!(
+            n == spreads.len() && n == counts.len(),
+            "lift: {n}, {}, {} elements",
+            spreads.len(),
+            counts.len()
+        );
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.lift)(z, scale, spreads, lift, counts) }
+    }
+
+    /// `x[i] = x[i] * a[i] + w * b[i]`, the same bits on every path.
+    pub fn blend(&self, x: &mut [f32], a: &[f32], w: f32, b: &[f32]) {
+        assert!(
+            x.len() == a.len() && a.len() == b.len(),
+            "blend: {}, {}, {} elements",
+            x.len(),
+            a.len(),
+            b.len()
+        );
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.blend)(x, a, w, b) }
+    }
+
+    /// `out[i]` is the sum of the part of `x` that belongs to run i, for runs whose rows follow each other in `x`.
+    pub fn run_sums(&self, x: &[f32], runs: &[CodeRun], out: &mut [f32]) {
+        let total: usize = runs.iter().map(|run| run.len as usize).sum();
+        assert!(x.len() == total, "run_sums: {} elements for {total}", x.len());
+        assert!(out.len() == runs.len(), "run_sums: room for {} of {}", out.len(), runs.len());
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.run_sums)(x, runs, out) }
+    }
+
     /// The largest element, -inf of none. No element may be NaN.
     pub fn max(&self, z: &[f32]) -> f32 {
         // SAFETY: as in `dot_rows`.
@@ -208,6 +245,24 @@ impl Kernels {
         assert!(out.len() >= z.len(), "at_least: room for {} of {}", out.len(), z.len());
         // SAFETY: as in `dot_rows`.
         unsafe { (self.table.at_least)(z, limit, out) }
+    }
+
+    /// The largest finite `high - z[i]`, 0 where there is none; `high` is the maximum of `z` and finite.
+    pub fn depth(&self, z: &[f32], high: f32) -> f32 {
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.depth)(z, high) }
+    }
+
+    /// `out[i]` is the bucket of `z[i]`: the whole part of `(high - z[i]) * scale`, at most `count - 1`, the same on every
+    /// path. No element is above `high` or NaN.
+    pub fn buckets(&self, z: &[f32], high: f32, scale: f32, count: u16, out: &mut [u32]) {
+        assert!(out.len() == z.len(), "buckets: room for {} of {}", out.len(), z.len());
+        assert!(
+            scale > 0.0 && high.is_finite() && count > 0,
+            "buckets: {count} of scale {scale} below {high}"
+        );
+        // SAFETY: as in `dot_rows`.
+        unsafe { (self.table.buckets)(z, high, scale, f32::from(count - 1), out) }
     }
 
     /// C[m, n] = A[m, dim] . B[n, dim]^T in f32, blocked, on one thread. All are contiguous.

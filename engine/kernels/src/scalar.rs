@@ -5,7 +5,7 @@ use half::f16;
 
 use crate::isa::Isa;
 use crate::table::Table;
-use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery};
+use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun};
 
 pub(crate) static TABLE: Table = Table {
     isa: Isa::Scalar,
@@ -19,9 +19,14 @@ pub(crate) static TABLE: Table = Table {
     axpy_pointers,
     axpy_f32,
     scale,
+    lift,
+    blend,
+    run_sums,
     max,
     exp_sum,
     at_least,
+    depth,
+    buckets,
     gemm_nt,
     gemm_nn_add,
     f16_to_f32,
@@ -59,19 +64,17 @@ fn dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]) {
     }
 }
 
-fn dot_codes(queries: &[CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]) {
-    let size = CODE_HEAD + dim * CODE_ROWS;
-    let n = blocks.len() / size * CODE_ROWS;
-    for (h, query) in queries.iter().enumerate() {
-        for (b, block) in blocks.chunks_exact(size).enumerate() {
-            let (scales, codes) = block.split_at(CODE_HEAD);
-            for (r, scale) in scales.as_chunks::<4>().0.iter().enumerate() {
-                let code = |d: usize| codes[(d / CODE_DIMS * CODE_ROWS + r) * CODE_DIMS + d % CODE_DIMS];
-                let products = query.q.iter().enumerate().map(|(d, &q)| i32::from(q) * i32::from(code(d)));
-                let sum = products.sum::<i32>() - query.zero;
-                out[h * n + b * CODE_ROWS + r] = sum as f32 * (query.step * f32::from_ne_bytes(*scale));
-            }
-        }
+fn dot_codes(query: &CodeQuery<'_>, blocks: &[u8], runs: &[CodeRun], out: &mut [f32]) {
+    let size = CODE_HEAD + query.q.len() * CODE_ROWS;
+    let rows =
+        runs.iter().flat_map(|run| (run.first..run.first + run.len).map(|row| (row as usize, run.parent)));
+    for ((row, parent), out) in rows.zip(out) {
+        let (scales, codes) = blocks[row / CODE_ROWS * size..][..size].split_at(CODE_HEAD);
+        let r = row % CODE_ROWS;
+        let code = |d: usize| codes[(d / CODE_DIMS * CODE_ROWS + r) * CODE_DIMS + d % CODE_DIMS];
+        let products = query.q.iter().enumerate().map(|(d, &q)| i32::from(q) * i32::from(code(d)));
+        let sum = products.sum::<i32>() - query.zero;
+        *out = parent + sum as f32 * (query.step * f32::from_ne_bytes(scales.as_chunks().0[r]));
     }
 }
 
@@ -122,6 +125,25 @@ fn scale(w: f32, x: &mut [f32]) {
     }
 }
 
+fn lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]) {
+    for ((z, spread), &count) in z.iter_mut().zip(spreads).zip(counts) {
+        *z = if count > 0.0 { scale * *z + lift * (spread * spread) } else { f32::NEG_INFINITY };
+    }
+}
+
+fn blend(x: &mut [f32], a: &[f32], w: f32, b: &[f32]) {
+    for ((x, a), b) in x.iter_mut().zip(a).zip(b) {
+        *x = *x * a + w * b;
+    }
+}
+
+fn run_sums(x: &[f32], runs: &[CodeRun], out: &mut [f32]) {
+    let mut x = x.iter();
+    for (run, out) in runs.iter().zip(out) {
+        *out = x.by_ref().take(run.len as usize).sum();
+    }
+}
+
 fn max(z: &[f32]) -> f32 {
     z.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
@@ -154,6 +176,16 @@ fn at_least(z: &[f32], limit: f32, out: &mut [u32]) -> usize {
         }
     }
     n
+}
+
+fn depth(z: &[f32], high: f32) -> f32 {
+    z.iter().map(|z| high - z).filter(|depth| depth.is_finite()).fold(0.0, f32::max)
+}
+
+fn buckets(z: &[f32], high: f32, scale: f32, last: f32, out: &mut [u32]) {
+    for (out, z) in out.iter_mut().zip(z) {
+        *out = ((high - z) * scale).min(last) as u32;
+    }
 }
 
 fn gemm_nt(a: &[f32], b: &[f32], dim: usize, _m: usize, n: usize, c: &mut [f32]) {

@@ -3,7 +3,7 @@
 use half::f16;
 
 use crate::isa::Isa;
-use crate::vector::CodeQuery;
+use crate::vector::{CodeQuery, CodeRun};
 
 /// One path. Every function is `unsafe`: the caller (the door) has checked that the CPU has the instruction set and
 /// that the slices have the lengths that the door documents; row pointers point to `dim` readable f16 each.
@@ -14,8 +14,9 @@ pub(crate) struct Table {
     /// `out[h * stride + r] = q_h . rows[r]`; `out` reaches to the last of these.
     pub dot_pointers: unsafe fn(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize),
     pub dot_group: unsafe fn(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]),
-    /// `out[h * n + r] = (sum over d of q_h[d] * codes_r[d] - zero_h) * (step_h * scale_r)`, n the rows of all blocks.
-    pub dot_codes: unsafe fn(queries: &[CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]),
+    /// One after the other for each row of each run: parent + (sum over d of q[d] * codes[d] - zero) * (step * scale).
+    /// `out` has [`CODE_ROWS`](crate::CODE_ROWS) places more than there are rows.
+    pub dot_codes: unsafe fn(query: &CodeQuery<'_>, blocks: &[u8], runs: &[CodeRun], out: &mut [f32]),
     pub dot_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub l2_sq_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub axpy_rows: unsafe fn(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]),
@@ -23,9 +24,14 @@ pub(crate) struct Table {
     pub axpy_pointers: unsafe fn(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]),
     pub axpy_f32: unsafe fn(w: f32, x: &[f32], acc: &mut [f32]),
     pub scale: unsafe fn(w: f32, x: &mut [f32]),
+    pub lift: unsafe fn(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]),
+    pub blend: unsafe fn(x: &mut [f32], a: &[f32], w: f32, b: &[f32]),
+    pub run_sums: unsafe fn(x: &[f32], runs: &[CodeRun], out: &mut [f32]),
     pub max: unsafe fn(z: &[f32]) -> f32,
     pub exp_sum: unsafe fn(z: &mut [f32], m: f32) -> f32,
     pub at_least: unsafe fn(z: &[f32], limit: f32, out: &mut [u32]) -> usize,
+    pub depth: unsafe fn(z: &[f32], high: f32) -> f32,
+    pub buckets: unsafe fn(z: &[f32], high: f32, scale: f32, last: f32, out: &mut [u32]),
     pub gemm_nt: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
     pub gemm_nn_add: unsafe fn(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]),
     pub f16_to_f32: unsafe fn(src: &[f16], dst: &mut [f32]),

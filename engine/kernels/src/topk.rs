@@ -2,12 +2,12 @@
 //!
 //! A higher score is better; of equal scores the lower id is better, so the result depends on the set of pairs alone,
 //! not on the order in which they come. Each pair is one u64: the score mapped to an integer that sorts the same way,
-//! above the inverted id. Instead of a heap there is a buffer of about 2 k pairs and a threshold: what does not beat
-//! the threshold is dropped at once; when the buffer is full, a selection keeps the best k and raises the threshold.
+//! above the inverted id.
 //!
-//! A run of scores first raises the threshold by itself. A long one is dealt out to about 2.5 k lanes: the k-th largest
-//! of the lanes' maxima is at most the k-th largest score, and for scores in random order about 1.3 k of them reach it.
-//! A shorter one is counted into a histogram between its least and its largest score.
+//! [`Sieve`] picks from one run of scores: a histogram tells in which bucket the k-th best lies, so that only the few
+//! scores of this bucket are compared with each other. [`TopK`] picks from any number of runs and single pairs: the first
+//! long run goes through a sieve; after it there is a buffer of about 2 k pairs and a threshold: what does not beat the
+//! threshold is dropped at once; when the buffer is full, a selection keeps the best k and raises the threshold.
 
 use crate::Kernels;
 
@@ -19,23 +19,13 @@ pub struct TopK {
     /// What a new pair must exceed: 0 until k pairs are held.
     threshold: u64,
     pairs: Vec<u64>,
-    /// Maxima of the lanes of a run.
-    lanes: Vec<f32>,
-    /// Ranks of the same.
-    ranks: Vec<u32>,
-    /// The bucket of each score of a run, and how many fell into each.
-    buckets: Vec<u32>,
-    histogram: Vec<u32>,
+    sieve: Sieve,
     /// Positions in a block of a run that reach the threshold.
     hits: Vec<u32>,
 }
 
 /// Scores of a run that are compared with one threshold.
 const BLOCK: usize = 512;
-/// Buckets of the histogram.
-const BUCKETS: usize = 512;
-/// Part of the width of a bucket by which its edge is lowered against rounding.
-const EDGE: f32 = 1e-3;
 
 impl TopK {
     /// A selection of the best `k` pairs; `k` = 0 keeps nothing.
@@ -45,10 +35,7 @@ impl TopK {
             capacity: 0,
             threshold: 0,
             pairs: Vec::new(),
-            lanes: Vec::new(),
-            ranks: Vec::new(),
-            buckets: Vec::new(),
-            histogram: Vec::new(),
+            sieve: Sieve::default(),
             hits: vec![0; BLOCK],
         };
         top.reset(k);
@@ -97,9 +84,19 @@ impl TopK {
         self.push_each(scores, |i| base + ids[i]);
     }
 
-    fn push_each(&mut self, scores: &[f32], id: impl Fn(usize) -> u32) {
+    /// Offers `scores[i]` with id `id(i)`, which is asked for with ascending i, and only where the score may enter.
+    pub fn push_each(&mut self, scores: &[f32], mut id: impl FnMut(usize) -> u32) {
+        if self.k > 0 && self.pairs.is_empty() && scores.len() > self.k {
+            let reached = self.sieve.reached(scores, self.k);
+            self.threshold = pack(reached, u32::MAX);
+            let hits = self.sieve.hits().iter().map(|&i| i as usize);
+            self.pairs.extend(hits.filter(|&i| scores[i] >= reached).map(|i| pack(scores[i], id(i))));
+            if self.pairs.len() >= self.capacity {
+                self.compact();
+            }
+            return;
+        }
         let kernels = Kernels::native();
-        self.raise(scores);
         let mut hits = std::mem::take(&mut self.hits);
         for (b, block) in scores.chunks(BLOCK).enumerate() {
             let n = kernels.at_least(block, self.threshold(), &mut hits);
@@ -112,73 +109,19 @@ impl TopK {
 
     /// Appends the selection to `out`, best first, and empties it (k stays).
     pub fn drain_sorted(&mut self, out: &mut Vec<(f32, u32)>) {
-        self.compact();
         self.pairs.sort_unstable_by(|a, b| b.cmp(a));
+        self.pairs.truncate(self.k);
         out.extend(self.pairs.iter().map(|&pair| unpack(pair)));
         self.reset(self.k);
     }
 
     /// Appends the selection to `out` in no particular (but a deterministic) order, and empties it (k stays).
     pub fn drain(&mut self, out: &mut Vec<(f32, u32)>) {
-        self.compact();
+        if self.pairs.len() > self.k {
+            self.compact();
+        }
         out.extend(self.pairs.iter().map(|&pair| unpack(pair)));
         self.reset(self.k);
-    }
-
-    /// Raises the threshold to just below what k of `scores` reach, where that pays.
-    fn raise(&mut self, scores: &[f32]) {
-        let width = (self.k * 5 / 2).next_multiple_of(32);
-        let reached = match scores.len() {
-            _ if self.k == 0 => None,
-            n if n >= 4 * width => Some(self.raise_by_lanes(scores, width)),
-            n if n > self.k + self.k / 4 && self.threshold == 0 => self.raise_by_histogram(scores),
-            _ => None,
-        };
-        if let Some(reached) = reached {
-            // Every pair with that score beats this, whatever its id.
-            self.threshold = self.threshold.max((u64::from(reached) << 32) - 1);
-        }
-    }
-
-    /// The rank of a score that at least k of `scores` reach.
-    fn raise_by_lanes(&mut self, scores: &[f32], width: usize) -> u32 {
-        self.lanes.clear();
-        self.lanes.resize(width, f32::NEG_INFINITY);
-        for block in scores.chunks(width) {
-            for (lane, &score) in self.lanes.iter_mut().zip(block) {
-                *lane = if score > *lane { score } else { *lane };
-            }
-        }
-        self.ranks.clear();
-        self.ranks.extend(self.lanes.iter().map(|&score| rank(score)));
-        *self.ranks.select_nth_unstable_by(self.k - 1, |a, b| b.cmp(a)).1
-    }
-
-    /// The same; None where scores do not spread, or too few of them are finite.
-    fn raise_by_histogram(&mut self, scores: &[f32]) -> Option<u32> {
-        let high = Kernels::native().max(scores);
-        let finite = |&s: &f32| if s == f32::NEG_INFINITY { high } else { s };
-        let low = scores.iter().map(finite).fold(high, |low, s| if s < low { s } else { low });
-        let scale = BUCKETS as f32 / (high - low);
-        if !scale.is_finite() || !(high - low).is_finite() {
-            return None;
-        }
-        let last = (BUCKETS - 1) as f32;
-        self.buckets.clear();
-        self.buckets.extend(scores.iter().map(|s| ((high - s) * scale).min(last) as i32 as u32));
-        self.histogram.clear();
-        self.histogram.resize(BUCKETS, 0);
-        for &bucket in &self.buckets {
-            self.histogram[bucket as usize] += 1;
-        }
-        let mut reached = 0;
-        let bucket = self.histogram.iter().position(|&count| {
-            reached += count as usize;
-            reached >= self.k
-        })?;
-        // The last bucket holds what has no mass too.
-        let limit = high - (bucket as f32 + 1.0 + EDGE) / scale;
-        (bucket + 1 < BUCKETS && limit.is_finite()).then(|| rank(limit))
     }
 
     fn insert(&mut self, pair: u64) {
@@ -194,6 +137,100 @@ impl TopK {
             self.threshold = worst;
             self.pairs.truncate(self.k);
         }
+    }
+}
+
+/// Picks the best of one run of scores. Keeps its memory; its content never matters.
+#[derive(Clone, Debug, Default)]
+pub struct Sieve {
+    /// The bucket of each score.
+    buckets: Vec<u32>,
+    /// How many fell into each, in two counts that are added to in turn: one would wait for itself where neighbours
+    /// share a bucket.
+    histogram: Vec<[u32; 2]>,
+    /// Positions of the best, and of some below them: the first `reaching`. It is never shortened, so that nothing is
+    /// cleared for the next run.
+    hits: Vec<u32>,
+    reaching: usize,
+    /// The ranks of the scores among which the k-th best is.
+    ranks: Vec<u32>,
+}
+
+/// Buckets of the histogram.
+const BUCKETS: u16 = 512;
+/// Part of the width of a bucket by which its edge is lowered against rounding.
+const EDGE: f32 = 1e-3;
+
+impl Sieve {
+    /// The positions of the best `k` of `scores`, ascending, into `out`; of equal ones the first. All when there are
+    /// fewer. No score is NaN.
+    pub fn best(&mut self, scores: &[f32], k: usize, out: &mut Vec<u32>) {
+        out.clear();
+        if k == 0 || scores.len() <= k {
+            out.extend(0..scores.len().min(k) as u32);
+            return;
+        }
+        let reached = self.reached(scores, k);
+        out.extend(self.hits().iter().filter(|&&i| scores[i as usize] >= reached));
+        let mut beyond = out.len() - k;
+        let mut at = out.len();
+        while beyond > 0 {
+            at -= 1;
+            if scores[out[at] as usize] == reached {
+                out.remove(at);
+                beyond -= 1;
+            }
+        }
+    }
+
+    fn hits(&self) -> &[u32] {
+        &self.hits[..self.reaching]
+    }
+
+    /// The `k`-th largest of more than `k` scores, `k` > 0. `hits` then holds the positions of all that reach it, and
+    /// perhaps of others.
+    fn reached(&mut self, scores: &[f32], k: usize) -> f32 {
+        let kernels = Kernels::native();
+        let high = kernels.max(scores);
+        let scale = match high.is_finite() {
+            true => f32::from(BUCKETS) / kernels.depth(scores, high),
+            false => 0.0,
+        };
+        let (mut above, mut bucket, mut limit) = (0, 0, f32::NEG_INFINITY);
+        let n = scores.len();
+        if self.hits.len() < n {
+            self.hits.resize(n, 0);
+            self.buckets.resize(n, 0);
+        }
+        let buckets = &mut self.buckets[..n];
+        if scale.is_normal() {
+            kernels.buckets(scores, high, scale, BUCKETS, buckets);
+            self.histogram.clear();
+            self.histogram.resize(usize::from(BUCKETS), [0; 2]);
+            let (pairs, rest) = buckets.as_chunks::<2>();
+            for pair in pairs {
+                self.histogram[pair[0] as usize][0] += 1;
+                self.histogram[pair[1] as usize][1] += 1;
+            }
+            rest.iter().for_each(|&bucket| self.histogram[bucket as usize][0] += 1);
+            let count = |bucket: usize| self.histogram[bucket].iter().sum::<u32>() as usize;
+            while above + count(bucket) < k {
+                above += count(bucket);
+                bucket += 1;
+            }
+            if bucket + 1 < usize::from(BUCKETS) {
+                limit = high - (bucket as f32 + 1.0 + EDGE) / scale;
+            }
+        } else {
+            // Nothing spreads, or over more than the numbers can say: all compete.
+            buckets.fill(0);
+        }
+        self.reaching = kernels.at_least(scores, limit, &mut self.hits);
+        self.ranks.clear();
+        let inside =
+            self.hits[..self.reaching].iter().filter(|&&i| self.buckets[i as usize] as usize == bucket);
+        self.ranks.extend(inside.map(|&i| rank(scores[i as usize])));
+        unrank(*self.ranks.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a)).1)
     }
 }
 
@@ -213,15 +250,19 @@ fn rank(score: f32) -> u32 {
     bits ^ (((bits as i32 >> 31) as u32) | 0x8000_0000)
 }
 
+/// The score of a rank.
+fn unrank(rank: u32) -> f32 {
+    let flip = if rank >> 31 == 1 { 0x8000_0000 } else { u32::MAX };
+    f32::from_bits(rank ^ flip)
+}
+
 /// Maps a pair to an integer: larger is better.
 fn pack(score: f32, id: u32) -> u64 {
     u64::from(rank(score)) << 32 | u64::from(!id)
 }
 
 fn unpack(pair: u64) -> (f32, u32) {
-    let bits = (pair >> 32) as u32;
-    let flip = if bits >> 31 == 1 { 0x8000_0000 } else { u32::MAX };
-    (f32::from_bits(bits ^ flip), !(pair as u32))
+    (unrank((pair >> 32) as u32), !(pair as u32))
 }
 
 #[cfg(test)]
@@ -277,6 +318,26 @@ mod tests {
         assert_eq!(best[0], (2.0, 1000));
         let ids: Vec<u32> = best[1..].iter().map(|p| p.1).collect();
         assert_eq!(ids, (0..99).collect::<Vec<u32>>());
+    }
+
+    proptest! {
+        #[test]
+        fn a_sieve_keeps_what_a_full_sort_keeps_in_order_of_position(
+            scores in proptest::collection::vec(prop_oneof![
+                4 => (-3i32..3).prop_map(|x| x as f32),
+                4 => -1e9f32..1e9,
+                1 => Just(f32::NEG_INFINITY),
+                1 => Just(f32::MAX),
+                1 => Just(f32::MIN),
+            ], 0..900),
+            k in 0usize..200,
+        ) {
+            let mut expected: Vec<u32> = largest(&scores, k).iter().map(|p| p.1).collect();
+            expected.sort_unstable();
+            let (mut sieve, mut out) = (Sieve::default(), vec![7]);
+            sieve.best(&scores, k, &mut out);
+            prop_assert_eq!(out, expected);
+        }
     }
 
     #[test]

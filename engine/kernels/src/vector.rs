@@ -74,6 +74,17 @@ pub struct CodeQuery<'a> {
     pub step: f32,
 }
 
+/// Rows of codes that follow each other and were coded as deviations from one parent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CodeRun {
+    /// The first row.
+    pub first: u32,
+    /// The number of rows.
+    pub len: u32,
+    /// The product of the query with the parent.
+    pub parent: f32,
+}
+
 /// Integer sums of `ROWS` rows of a block of codes, one sum each.
 ///
 /// # Safety
@@ -86,6 +97,6 @@ pub(crate) trait CodeSums: Copy {
     /// Adds to every row's sum the products of four of its codes with the four bytes of `q` (lowest first). Reads
     /// `4 * ROWS` codes, none above [`MOST_CODE`].
     unsafe fn mul_add(self, codes: *const u8, q: i32) -> Self;
-    /// Writes `ROWS` f32: each sum times (`step` times its scale), both products rounded.
-    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32);
+    /// Writes `ROWS` f32: `parent` plus each sum times (`step` times its scale), all three rounded.
+    unsafe fn store(self, step: f32, scales: *const u8, parent: f32, p: *mut f32);
 }

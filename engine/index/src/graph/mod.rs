@@ -22,6 +22,7 @@ pub(crate) use walk::{Stop, Walk};
 
 use crate::params::BuildParams;
 use crate::rows::QueryRows;
+use crate::saved::{Reader, SavedError, Writer, check_offsets};
 use crate::summary::Summary;
 
 /// Groups whose members the walk starts from.
@@ -70,6 +71,22 @@ impl Graph {
     pub fn edges(&self, node: u32) -> &[u32] {
         let node = node as usize;
         &self.edges[self.first[node] as usize..self.first[node + 1] as usize]
+    }
+
+    /// Writes it.
+    pub fn save(&self, w: &mut Writer) {
+        w.array(&self.first);
+        w.array(&self.edges);
+    }
+
+    /// Reads what [`Graph::save`] wrote of `nodes` nodes.
+    pub fn load(r: &mut Reader<'_>, nodes: usize) -> Result<Graph, SavedError> {
+        let (first, edges): (Vec<u32>, Vec<u32>) = (r.array("offsets of edges", nodes + 1)?, r.list()?);
+        check_offsets("its edges", &first, edges.len())?;
+        if edges.iter().any(|&to| to as usize >= nodes) {
+            return Err(SavedError::Damaged("an edge"));
+        }
+        Ok(Graph { first, edges })
     }
 
     /// The number of nodes.

@@ -5,12 +5,10 @@
 //! costs the others their precision: x = parent + spread * scale * (code - 64). Products with the codes are therefore
 //! close, not exact; they say which keys are worth scoring exactly and what the others weigh together.
 
-use std::ops::Range;
-
-use kernels::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, Kernels, MOST_CODE};
+use kernels::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, Kernels, MOST_CODE};
 use rayon::prelude::*;
 
-use super::reader::{Plan, Reader, TOGETHER};
+use crate::saved::{Reader as Source, SavedError, Writer, check_finite};
 
 /// The code of 0; the others reach as far below as above.
 const ZERO: u8 = MOST_CODE / 2 + 1;
@@ -18,10 +16,21 @@ const ZERO: u8 = MOST_CODE / 2 + 1;
 const MOST: f32 = (MOST_CODE - ZERO) as f32;
 /// The largest element of a query in integers.
 const MOST_QUERY: f32 = 127.0;
-/// Reads between the one that is scored and the one that is fetched from memory.
-const AHEAD: usize = 2;
 /// Beyond this the spread of a dimension is cut, so that nothing here overflows with finite vectors.
 const MOST_SPREAD: f32 = 65_504.0;
+
+/// A query head: its query in integers, what it wants to be scored, and the scores.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reader {
+    q: Vec<i8>,
+    step: f32,
+    /// What the code of 0 adds to every sum.
+    zero: i32,
+    /// Vectors that were coded as deviations from one parent, and what the parent scored.
+    pub runs: Vec<CodeRun>,
+    /// Of the vectors of all runs in turn.
+    pub scores: Vec<f32>,
+}
 
 /// Codes of n vectors.
 #[derive(Clone, Debug)]
@@ -67,8 +76,8 @@ impl Codes {
 
     /// Adds to `out` the deviation that the codes of a vector stand for.
     pub fn add_decoded(&self, i: usize, out: &mut [f32]) {
-        let (block, r) = (self.blocks_of(i..i + 1), i % CODE_ROWS);
-        let (scales, codes) = block.split_at(CODE_HEAD);
+        let (size, r) = (block_size(self.width), i % CODE_ROWS);
+        let (scales, codes) = self.blocks[i / CODE_ROWS * size..][..size].split_at(CODE_HEAD);
         let scale = scales.as_chunks::<4>().0.get(r).map_or(0.0, |s| f32::from_ne_bytes(*s));
         for (d, (x, spread)) in out.iter_mut().zip(&self.spread).enumerate() {
             *x += spread * scale * (f32::from(codes[place(r, d)]) - f32::from(ZERO));
@@ -78,6 +87,29 @@ impl Codes {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.blocks.len() + 4 * self.spread.len()
+    }
+
+    /// Writes them.
+    pub fn save(&self, w: &mut Writer) {
+        w.array(&self.spread);
+        w.array(&self.blocks);
+    }
+
+    /// Reads what [`Codes::save`] wrote of `n` vectors.
+    pub fn load(r: &mut Source<'_>, n: usize, dim: usize) -> Result<Codes, SavedError> {
+        let width = dim.next_multiple_of(CODE_DIMS);
+        let size = block_size(width);
+        let spread: Vec<f32> = r.array("spreads of codes", dim)?;
+        let blocks: Vec<u8> = r.array("bytes of codes", n.div_ceil(CODE_ROWS) * size)?;
+        check_finite("a code's spread", spread.iter().copied())?;
+        for block in blocks.chunks(size) {
+            let (scales, codes) = block.split_at(CODE_HEAD);
+            check_finite("a code's scale", scales.as_chunks().0.iter().map(|s| f32::from_le_bytes(*s)))?;
+            if codes.iter().any(|&code| code > MOST_CODE) {
+                return Err(SavedError::Damaged("a code"));
+            }
+        }
+        Ok(Codes { spread, blocks, width })
     }
 
     /// Brings `q` into the form that [`Codes::read`] takes.
@@ -93,37 +125,15 @@ impl Codes {
         reader.q.resize(self.width, 0);
     }
 
-    /// The blocks that hold these vectors.
-    fn blocks_of(&self, vectors: Range<usize>) -> &[u8] {
-        let size = block_size(self.width);
-        &self.blocks[vectors.start / CODE_ROWS * size..vectors.end.div_ceil(CODE_ROWS) * size]
-    }
-
-    /// Scores the children of all families of every reader. What several readers want is read once, in the order of
-    /// memory.
-    pub fn read(&self, k: &Kernels, readers: &mut [Reader], plan: &mut Plan) {
-        for readers in readers.chunks_mut(TOGETHER) {
-            plan.merge(readers);
-            for (at, read) in plan.reads.iter().enumerate() {
-                if let Some(coming) = plan.reads.get(at + AHEAD) {
-                    k.prefetch(self.blocks_of(coming.vectors()));
-                }
-                let blocks = self.blocks_of(read.vectors());
-                let n = blocks.len() / block_size(self.width) * CODE_ROWS;
-                plan.products.resize(read.count() * n, 0.0);
-                let mut queries = [CodeQuery { q: &[], zero: 0, step: 0.0 }; TOGETHER];
-                for (query, at) in queries.iter_mut().zip(read.readers()) {
-                    *query = readers[at].query();
-                }
-                k.dot_codes(&queries[..read.count()], self.width, blocks, &mut plan.products);
-                let first = read.vectors().start % CODE_ROWS;
-                for (products, at) in plan.products.chunks(n).zip(read.readers()) {
-                    readers[at].take(&products[first..], read.vectors().end);
-                }
-            }
-        }
+    /// Scores the vectors of all runs.
+    pub fn read(&self, k: &Kernels, reader: &mut Reader) {
+        let Reader { q, step, zero, runs, scores } = reader;
+        k.dot_codes(&CodeQuery { q, zero: *zero, step: *step }, &self.blocks, runs, scores);
     }
 }
+
+/// Scales are read in the machine's order and saved as they lie.
+const _: () = assert!(cfg!(target_endian = "little"), "saved codes are little-endian");
 
 fn block_size(width: usize) -> usize {
     CODE_HEAD + width * CODE_ROWS
@@ -148,7 +158,6 @@ fn spread(n: usize, dim: usize, deviation: &impl Fn(usize, &mut [f32])) -> Vec<f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::reader::Family;
 
     fn noise(n: usize, seed: u64) -> Vec<f32> {
         let mut x = seed | 1;
@@ -165,18 +174,15 @@ mod tests {
         Codes::new(rows.len() / dim, dim, |i, x| x.copy_from_slice(&rows[i * dim..][..dim]))
     }
 
-    fn scan(codes: &Codes, queries: &[&[f32]], families: &[&[Family]]) -> Vec<Vec<f32>> {
-        let mut readers = vec![Reader::default(); queries.len()];
-        for ((reader, q), families) in readers.iter_mut().zip(queries).zip(families) {
-            codes.prepare(q, reader);
-            reader.families.extend_from_slice(families);
-        }
-        codes.read(&Kernels::native(), &mut readers, &mut Plan::default());
-        readers.into_iter().map(|reader| reader.scores).collect()
+    fn scan(codes: &Codes, q: &[f32], runs: &[CodeRun]) -> Vec<f32> {
+        let mut reader = Reader { runs: runs.to_vec(), ..Reader::default() };
+        codes.prepare(q, &mut reader);
+        codes.read(&Kernels::native(), &mut reader);
+        reader.scores
     }
 
-    fn family(children: Range<u32>, parent: f32) -> Family {
-        Family { children, parent }
+    fn run(rows: std::ops::Range<u32>, parent: f32) -> CodeRun {
+        CodeRun { first: rows.start, len: rows.len() as u32, parent }
     }
 
     #[test]
@@ -188,21 +194,20 @@ mod tests {
             rows[33 * dim..34 * dim].iter_mut().for_each(|x| *x *= 500.0);
             let (codes, q) = (codes(&rows, dim), noise(dim, 99));
             // Runs that begin and end within a block, two of them side by side.
-            let families =
-                [family(3..9, 0.0), family(9..40, 7.0), family(51..52, 0.0), family(64..701, -1.0)];
-            let mut scores = scan(&codes, &[&q], &[&families]).remove(0).into_iter();
+            let runs = [run(3..9, 0.0), run(9..40, 7.0), run(51..52, 0.0), run(64..701, -1.0)];
+            let mut scores = scan(&codes, &q, &runs).into_iter();
             let size = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
             let most = |x: &[f32]| x.iter().fold(0f32, |m, x| m.max(x.abs())) * (dim as f32).sqrt() / 2.0;
             let folded: Vec<f32> = q.iter().zip(&codes.spread).map(|(q, s)| q * s).collect();
-            for Family { children, parent } in families {
-                for i in children {
+            for CodeRun { first, len, parent } in runs {
+                for i in first..first + len {
                     let row = &rows[i as usize * dim..][..dim];
                     let scaled: Vec<f32> = row.iter().zip(&codes.spread).map(|(x, s)| x / s).collect();
                     let exact: f32 = row.iter().zip(&q).map(|(x, q)| x * q).sum::<f32>() + parent;
                     // Half a unit in every element of either side.
                     let bound =
                         size(&folded) * most(&scaled) / MOST + size(&scaled) * most(&folded) / MOST_QUERY;
-                    let score = scores.next().expect("a score for every child");
+                    let score = scores.next().expect("a score for every row");
                     assert!((score - exact).abs() < 1.02 * bound, "{dim} {i}: {score} {exact}");
                     let mut decoded = vec![0.0; dim];
                     codes.add_decoded(i as usize, &mut decoded);
@@ -216,28 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn readers_together_score_as_each_alone() {
-        let dim = 20;
-        let codes = codes(&noise(300 * dim, 5), dim);
-        let queries: Vec<Vec<f32>> = (0..11).map(|h| noise(dim, 100 + h)).collect();
-        let families: Vec<Vec<Family>> = (0..11u32)
-            .map(|h| {
-                (h..17).step_by(1 + h as usize % 3).map(|i| family(i * 17..i * 17 + 17, h as f32)).collect()
-            })
-            .collect();
-        let queries: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
-        let families: Vec<&[Family]> = families.iter().map(Vec::as_slice).collect();
-        let together = scan(&codes, &queries, &families);
-        for (h, scores) in together.iter().enumerate() {
-            assert_eq!(scores.len(), families[h].len() * 17);
-            assert_eq!(scan(&codes, &queries[h..h + 1], &families[h..h + 1]), [scores.as_slice()]);
-        }
-    }
-
-    #[test]
     fn a_vector_equal_to_its_parent_scores_as_it_to_the_bit() {
         let codes = codes(&[0.0; 100 * 8], 8);
-        let scores = scan(&codes, &[&noise(8, 3)], &[&[family(0..100, 0.37)]]);
-        assert_eq!(scores, [vec![0.37; 100]]);
+        assert_eq!(scan(&codes, &noise(8, 3), &[run(0..100, 0.37)]), vec![0.37; 100]);
     }
 }

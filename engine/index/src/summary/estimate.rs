@@ -27,28 +27,35 @@ pub(crate) struct Means<'a> {
 pub(crate) struct Taken {
     /// Span-local.
     pub token: u32,
+    /// q . k
+    pub score: f32,
     /// The product that was seen on the way.
     pub seen: f32,
 }
 
-/// Working memory of [`Remainder::estimate`] and [`Remainder::log_mass`].
+/// Working memory of [`Remainder::attend`] and [`Remainder::log_mass`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remainder {
     /// Logits, then masses, then masses per member: [slots].
     mass: Vec<f32>,
     /// Visible members that the slot stands for: [slots].
-    counts: Vec<u32>,
+    counts: Vec<f32>,
+    /// Of these the ones that were not selected: [slots].
+    left: Vec<f32>,
+    /// Of these the ones of which nothing is known: [slots].
+    unknown: Vec<f32>,
     /// [slots].
     spreads: Vec<f32>,
-    /// Selected members: [slots].
+    /// The slot of each selected member.
     taken: Vec<u32>,
     weights: Vec<f32>,
     acc: Vec<f32>,
 }
 
 impl Remainder {
-    /// The partial over all visible members that are not in `selected`: m, l_est and o.
-    pub fn estimate(
+    /// The partial over all visible members: those of `selected` exactly, the others by estimate. The values of the
+    /// selected are read once for both, since the estimate takes them out of the means of their slots.
+    pub fn attend(
         &mut self,
         (k, d): (&Kernels, &Description),
         means: &Means<'_>,
@@ -57,22 +64,30 @@ impl Remainder {
     ) -> Partial {
         let dim = means.summary.value_dim();
         let mut out = Partial::neutral(dim);
-        let m = self.weigh((k, d), means, selected);
+        let estimated = self.weigh((k, d), means, selected);
         let total = sum(&self.mass);
-        if total > 0.0 {
-            // From the mass of a slot to that of a member.
-            for ((mass, &count), &taken) in self.mass.iter_mut().zip(&self.counts).zip(&self.taken) {
-                let left = difference(count, taken);
-                *mass = if left > 0.0 { *mass / left } else { 0.0 };
-            }
-            self.sum_values(k, means, selected, values);
-            (out.m, out.l_est) = (m, total as f32);
-            out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / total) as f32);
+        // From the mass of a slot to that of a member.
+        for (mass, &left) in self.mass.iter_mut().zip(&self.left) {
+            *mass = if left > 0.0 { *mass / left } else { 0.0 };
         }
+        self.weights.clear();
+        self.weights.extend(selected.iter().map(|t| d.logit(t.score)));
+        let exact = k.max(&self.weights);
+        let m = if total > 0.0 { exact.max(estimated) } else { exact };
+        if m == f32::NEG_INFINITY {
+            return out;
+        }
+        let l = k.exp_sum(&mut self.weights, m);
+        let factor = if total > 0.0 { (estimated - m).exp() } else { 0.0 };
+        k.scale(factor, &mut self.mass);
+        self.sum_values(k, means, selected, values);
+        let (l, rest) = (f64::from(l), f64::from(factor) * total);
+        (out.m, out.l_exact, out.l_est) = (m, l as f32, rest as f32);
+        out.o.iter_mut().zip(&self.acc).for_each(|(o, &a)| *o = (f64::from(a) / (l + rest)) as f32);
         out
     }
 
-    /// Sums the values of all visible members that are not in `selected`, weighted with the mass per member.
+    /// Sums the values of all visible members: the selected ones by `weights`, the others by the mass per member.
     fn sum_values(&mut self, k: &Kernels, means: &Means<'_>, selected: &[Taken], values: &Rows<'_>) {
         let Means { summary, cut, frontier, .. } = *means;
         let dim = summary.value_dim();
@@ -87,21 +102,23 @@ impl Remainder {
         {
             k.axpy_f32(mass[frontier.slot(summary, group)], sum, acc);
         }
-        let whole =
-            |slot: usize, size: u32| if self.counts[slot] == size { mass[slot] * size as f32 } else { 0.0 };
+        self.weights.iter_mut().zip(&self.taken).for_each(|(w, &slot)| *w -= mass[slot as usize]);
+        let rows = selected.iter().map(|t| values.row(t.token as usize));
+        k.axpy_gather(&self.weights, dim, rows, acc);
+        // Whole slots by their means; of the others the sums above are all there is.
         let weights = &mut self.weights;
         weights.clear();
-        weights.extend((0..summary.cells()).map(|cell| whole(cell, summary.cell_size(cell))));
-        k.axpy_rows(weights, dim, summary.cells.value_means(0..summary.cells()), acc);
-        for (slots, groups) in frontier.runs(summary) {
-            weights.clear();
-            weights.extend(slots.zip(groups.clone()).map(|(slot, group)| whole(slot, summary.size(group))));
-            k.axpy_rows(weights, dim, summary.groups.value_means(groups), acc);
+        weights.extend(mass.iter().zip(&self.counts).map(|(mass, count)| mass * count));
+        cut.cells.changed().for_each(|(cell, _)| weights[cell] = 0.0);
+        for (group, _) in cut.groups.changed().filter(|&(group, _)| frontier.is_open(summary.cell_of(group)))
+        {
+            weights[frontier.slot(summary, group)] = 0.0;
         }
-        let slot = |t: &Taken| frontier.slot(summary, summary.group_of(t.token as usize));
-        weights.clear();
-        weights.extend(selected.iter().map(|t| -mass[slot(t)]));
-        k.axpy_gather(weights, dim, selected.iter().map(|t| values.row(t.token as usize)), acc);
+        let cells = 0..summary.cells();
+        k.axpy_rows(&weights[cells.clone()], dim, summary.cells.value_means(cells), acc);
+        for (slots, groups) in frontier.runs(summary) {
+            k.axpy_rows(&weights[slots], dim, summary.groups.value_means(groups), acc);
+        }
     }
 
     /// Log of the estimated mass of all visible members; -inf when there are none.
@@ -112,47 +129,54 @@ impl Remainder {
     }
 
     /// Fills `mass` with the mass of each slot that is neither hidden nor selected, relative to the returned maximum, and
-    /// `counts` and `taken`.
+    /// `counts`, `left` and `taken`.
     fn weigh(&mut self, (k, d): (&Kernels, &Description), means: &Means<'_>, selected: &[Taken]) -> f32 {
         let Means { summary, lift, seen, frontier, .. } = *means;
         self.describe(means);
-        let slot = |t: &Taken| frontier.slot(summary, summary.group_of(t.token as usize));
         self.taken.clear();
-        self.taken.resize(frontier.slots(), 0);
-        for t in selected {
-            self.taken[slot(t)] += 1;
-        }
+        self.taken.extend(
+            selected.iter().map(|t| frontier.slot(summary, summary.group_of(t.token as usize)) as u32),
+        );
+        self.left.clear();
+        self.left.extend_from_slice(&self.counts);
+        self.taken.iter().for_each(|&slot| self.left[slot as usize] -= 1.0);
         // What is known of a slot: the members that were seen, else those that were selected.
-        let known = if seen.noted { &seen.count } else { &self.taken };
+        self.unknown.clear();
+        match seen.noted {
+            true => self.unknown.extend(self.counts.iter().zip(&seen.count).map(|(c, s)| positive(c - s))),
+            false => self.unknown.extend(self.left.iter().map(|&left| positive(left))),
+        }
         self.mass.clear();
         self.mass.extend_from_slice(frontier.scores());
-        d.logits(&mut self.mass);
-        let others = self.counts.iter().zip(known);
-        for ((z, &spread), (&count, &known)) in self.mass.iter_mut().zip(&self.spreads).zip(others.clone()) {
-            let lifted = *z + lift * spread * spread;
-            *z = if difference(count, known) > 0.0 { lifted } else { f32::NEG_INFINITY };
-        }
+        let scale = match d.softcap {
+            None => d.scale,
+            Some(_) => {
+                d.logits(&mut self.mass);
+                1.0
+            }
+        };
+        k.lift(&mut self.mass, scale, &self.spreads, lift, &self.unknown);
         let mut m = k.max(&self.mass);
-        if seen.noted {
-            m = m.max(seen.m);
+        if !seen.noted {
+            k.exp_sum(&mut self.mass, m);
+            self.mass.iter_mut().zip(&self.unknown).for_each(|(mass, unknown)| *mass *= unknown);
+            return m;
         }
+        m = m.max(seen.m);
         k.exp_sum(&mut self.mass, m);
-        for (mass, (&count, &known)) in self.mass.iter_mut().zip(others) {
-            *mass *= difference(count, known).max(0.0);
-        }
-        if seen.noted && seen.m > f32::NEG_INFINITY {
-            let factor = (seen.m - m).exp();
-            self.mass.iter_mut().zip(&seen.mass).for_each(|(mass, &s)| *mass += factor * s);
+        let factor = if seen.m > f32::NEG_INFINITY { (seen.m - m).exp() } else { 0.0 };
+        k.blend(&mut self.mass, &self.unknown, factor, &seen.mass);
+        if factor > 0.0 {
             self.weights.clear();
             self.weights.extend(selected.iter().map(|t| d.logit(t.seen)));
             k.exp_sum(&mut self.weights, seen.m);
-            for (t, w) in selected.iter().zip(&self.weights) {
-                self.mass[slot(t)] -= factor * w;
+            for (&slot, w) in self.taken.iter().zip(&self.weights) {
+                self.mass[slot as usize] -= factor * w;
             }
             // A difference of sums: nothing is left of a slot that was selected as a whole, and never less.
-            for slot in selected.iter().map(slot) {
-                let left = self.counts[slot] > self.taken[slot];
-                self.mass[slot] = if left { self.mass[slot].max(0.0) } else { 0.0 };
+            for &slot in &self.taken {
+                let mass = &mut self.mass[slot as usize];
+                *mass = if self.left[slot as usize] > 0.0 { positive(*mass) } else { 0.0 };
             }
         }
         m
@@ -162,21 +186,20 @@ impl Remainder {
     fn describe(&mut self, means: &Means<'_>) {
         let Means { summary, cut, frontier, .. } = *means;
         self.counts.clear();
-        self.counts.extend_from_slice(&cut.cells.counts);
+        self.counts.extend(cut.cells.counts.iter().map(|&count| count as f32));
         frontier.spreads(summary, &mut self.spreads);
         for &cell in frontier.opened() {
-            self.counts[cell as usize] = 0;
+            self.counts[cell as usize] = 0.0;
         }
         for (_, groups) in frontier.runs(summary) {
-            self.counts.extend_from_slice(&cut.groups.counts[groups]);
+            self.counts.extend(cut.groups.counts[groups].iter().map(|&count| count as f32));
         }
     }
 }
 
-/// `a - b` of counts, in f32 and without a branch, so that loops over groups stay vector loops. A group has far fewer
-/// members than f32 counts exactly.
-fn difference(a: u32, b: u32) -> f32 {
-    (a as i32 - b as i32) as f32
+/// `x`, but 0 where it is negative, without a branch.
+fn positive(x: f32) -> f32 {
+    if x > 0.0 { x } else { 0.0 }
 }
 
 /// The sum, in f64 in eight lanes.

@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use kernels::{Kernels, topk::TopK};
+use kernels::{CodeRun, Kernels, topk::Sieve};
 
-use super::{Family, Plan, Reader, Summary};
+use super::{Reader, Summary};
 use crate::graph::ENTRY_MEMBERS;
 
 /// Slots of one query head in one span.
@@ -24,8 +24,9 @@ pub(crate) struct Frontier {
     scores: Vec<f32>,
     /// Scores the groups of opened cells.
     reader: Reader,
-    top: Option<TopK>,
-    best: Vec<(f32, u32)>,
+    sieve: Sieve,
+    /// Scores of what may be chosen, -inf for the rest, where not all may.
+    eligible: Vec<f32>,
 }
 
 impl Frontier {
@@ -37,31 +38,32 @@ impl Frontier {
         summary: &Summary,
         (q, cells): (&[f32], &[f32]),
         (wanted, visible): (usize, &Range<usize>),
-        plan: &mut Plan,
     ) {
         let count = wanted.saturating_mul(summary.cells()).div_ceil(summary.groups()).max(1);
-        self.open.clear();
-        let top = self.top.get_or_insert_with(|| TopK::new(count));
-        top.reset(count);
-        for segment in summary.segments() {
-            if visible.start < segment.tokens.end && segment.tokens.start < visible.end {
-                top.push_run(&cells[segment.cells.clone()], segment.cells.start as u32);
+        if *visible == (0..summary.tokens()) {
+            self.sieve.best(cells, count, &mut self.open);
+        } else {
+            self.eligible.clear();
+            self.eligible.extend_from_slice(cells);
+            let mut segments = 0;
+            for segment in summary.segments() {
+                match segment.seen(visible).is_empty() {
+                    true => self.eligible[segment.cells].fill(f32::NEG_INFINITY),
+                    false => segments += segment.cells.len(),
+                }
             }
+            self.sieve.best(&self.eligible, count.min(segments), &mut self.open);
         }
-        self.best.clear();
-        top.drain(&mut self.best);
-        self.open.extend(self.best.iter().map(|b| b.1));
-        self.open.sort_unstable();
         self.number(summary);
         self.scores.clear();
         self.scores.extend_from_slice(cells);
-        self.reader.families.clear();
-        self.reader.families.extend(self.open.iter().map(|&cell| {
+        self.reader.runs.clear();
+        self.reader.runs.extend(self.open.iter().map(|&cell| {
             let groups = summary.groups_of(cell as usize);
-            Family { children: groups.start as u32..groups.end as u32, parent: cells[cell as usize] }
+            CodeRun { first: groups.start as u32, len: groups.len() as u32, parent: cells[cell as usize] }
         }));
         summary.group_means().prepare(q, &mut self.reader);
-        summary.group_means().read(k, std::slice::from_mut(&mut self.reader), plan);
+        summary.group_means().read(k, &mut self.reader);
         self.scores.extend_from_slice(&self.reader.scores);
     }
 
@@ -155,31 +157,20 @@ impl Frontier {
 
     /// The slots of the best `count` groups with an entry within `visible`, ascending.
     pub fn best(&mut self, summary: &Summary, count: usize, visible: &Range<usize>, out: &mut Vec<u32>) {
-        let top = self.top.get_or_insert_with(|| TopK::new(count));
-        top.reset(count);
-        let mut open = &self.open[..];
-        for segment in summary.segments() {
-            let inside;
-            (inside, open) = open.split_at(open.partition_point(|&cell| (cell as usize) < segment.cells.end));
-            let (Some(&first), Some(&last)) = (inside.first(), inside.last()) else { continue };
-            let slots = self.base[first as usize] as usize
-                ..self.base[last as usize] as usize + summary.groups_of(last as usize).len();
-            if visible.start <= segment.tokens.start && segment.tokens.end <= visible.end {
-                top.push_run(&self.scores[slots.clone()], slots.start as u32);
-                continue;
+        let cells = self.base.len();
+        if *visible == (0..summary.tokens()) {
+            self.sieve.best(&self.scores[cells..], count, out);
+        } else {
+            self.eligible.clear();
+            let mut eligible = 0;
+            for (&group, &score) in self.groups.iter().zip(&self.scores[cells..]) {
+                let mut entries = summary.members(group as usize).iter().take(ENTRY_MEMBERS);
+                let enters = entries.any(|&id| visible.contains(&(id as usize)));
+                eligible += usize::from(enters);
+                self.eligible.push(if enters { score } else { f32::NEG_INFINITY });
             }
-            for slot in slots {
-                let group = self.groups[slot - self.base.len()] as usize;
-                let mut entries = summary.members(group).iter().take(ENTRY_MEMBERS);
-                if entries.any(|&id| visible.contains(&(id as usize))) {
-                    top.push(self.scores[slot], slot as u32);
-                }
-            }
+            self.sieve.best(&self.eligible, count.min(eligible), out);
         }
-        self.best.clear();
-        top.drain(&mut self.best);
-        out.clear();
-        out.extend(self.best.iter().map(|b| b.1));
-        out.sort_unstable();
+        out.iter_mut().for_each(|slot| *slot += cells as u32);
     }
 }

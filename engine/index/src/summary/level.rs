@@ -7,6 +7,7 @@ use half::f16;
 use kernels::Kernels;
 
 use super::add;
+use crate::saved::{Reader, SavedError, Writer, check_finite};
 
 /// What all sets of one level have, beside their means.
 #[derive(Clone, Debug, Default)]
@@ -81,5 +82,20 @@ impl Level {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         2 * self.value_means.len() + 4 * self.spreads.len()
+    }
+
+    /// Writes it.
+    pub fn save(&self, w: &mut Writer) {
+        w.array(&self.spreads);
+        w.array(&self.value_means);
+    }
+
+    /// Reads what [`Level::save`] wrote of `sets` sets.
+    pub fn load(r: &mut Reader<'_>, sets: usize, value_dim: usize) -> Result<Level, SavedError> {
+        let spreads: Vec<f32> = r.array("spreads", sets)?;
+        let value_means: Vec<f16> = r.array("elements of mean values", sets * value_dim)?;
+        check_finite("a spread", spreads.iter().copied())?;
+        check_finite("a mean value", value_means.iter().map(|x| x.to_f32()))?;
+        Ok(Level { value_dim, spreads, value_means })
     }
 }

@@ -11,7 +11,7 @@ mod cut;
 mod estimate;
 mod frontier;
 mod level;
-mod reader;
+mod saved;
 mod seen;
 
 use std::ops::Range;
@@ -21,12 +21,11 @@ use half::f16;
 use kernels::Kernels;
 use rayon::prelude::*;
 
-pub(crate) use codes::Codes;
+pub(crate) use codes::{Codes, Reader};
 pub(crate) use cut::Cut;
 pub(crate) use estimate::{Means, Remainder, Taken};
 pub(crate) use frontier::Frontier;
 pub(crate) use level::Level;
-pub(crate) use reader::{Family, Plan, Reader};
 pub(crate) use seen::Seen;
 
 use level::{Described, describe};
@@ -158,6 +157,11 @@ impl Summary {
         self.group_of.len()
     }
 
+    /// Elements of a key.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
     /// Elements of a value.
     pub fn value_dim(&self) -> usize {
         self.value_dim
@@ -194,6 +198,11 @@ impl Summary {
     }
 
     /// The token at a place in group order.
+    pub fn token_at(&self, place: usize) -> u32 {
+        self.members[place]
+    }
+
+    /// The tokens at places in group order.
     pub fn tokens_at(&self, places: Range<u32>) -> &[u32] {
         &self.members[places.start as usize..places.end as usize]
     }

@@ -4,7 +4,7 @@
 //! their own mass is known, and a group that was seen as a whole is estimated by its values alone.
 
 use attention::Description;
-use kernels::Kernels;
+use kernels::{CodeRun, Kernels};
 
 use super::{Frontier, Summary};
 
@@ -15,11 +15,12 @@ pub(crate) struct Seen {
     pub noted: bool,
     /// The largest logit; masses are relative to it.
     pub m: f32,
-    /// Scored visible keys: [slots].
-    pub count: Vec<u32>,
+    /// The number of scored visible keys: [slots].
+    pub count: Vec<f32>,
     /// Their sum of exp(z - m): [slots].
     pub mass: Vec<f32>,
     weights: Vec<f32>,
+    sums: Vec<f32>,
 }
 
 impl Seen {
@@ -35,62 +36,65 @@ impl Seen {
         (summary, frontier): (&Summary, &Frontier),
         (ids, scores): (impl Iterator<Item = u32>, &[f32]),
     ) {
-        self.weigh(numbers, frontier, scores);
-        for ((id, &w), &score) in ids.zip(&self.weights).zip(scores) {
+        self.begin(frontier);
+        let mut weights = std::mem::take(&mut self.weights);
+        weights.clear();
+        weights.extend_from_slice(scores);
+        self.weigh(numbers, &mut weights);
+        for ((id, &w), &score) in ids.zip(&weights).zip(scores) {
             let slot = frontier.slot(summary, summary.group_of(id as usize));
             self.mass[slot] += w;
-            self.count[slot] += u32::from(score > f32::NEG_INFINITY);
+            self.count[slot] += f32::from(u8::from(score > f32::NEG_INFINITY));
         }
+        self.weights = weights;
     }
 
-    /// As [`Seen::note`], for all members of the groups of `slots`, group after group.
+    /// As [`Seen::note`], for all members of the groups of `slots`, run after run, `all` of them visible or not. The
+    /// scores are turned into weights.
     pub fn note_groups(
         &mut self,
-        numbers: (&Kernels, &Description),
-        (summary, frontier): (&Summary, &Frontier),
-        slots: &[u32],
-        scores: &[f32],
+        (k, d): (&Kernels, &Description),
+        frontier: &Frontier,
+        (slots, runs): (&[u32], &[CodeRun]),
+        (scores, all): (&mut [f32], bool),
     ) {
-        self.weigh(numbers, frontier, scores);
-        let (mut scores, mut weights) = (scores, &self.weights[..]);
-        for slot in slots.iter().map(|&slot| slot as usize) {
-            let size = summary.size(frontier.group(slot) as usize) as usize;
-            let (now, w);
-            (now, scores) = scores.split_at(size);
-            (w, weights) = weights.split_at(size);
-            self.mass[slot] += sum(w);
-            self.count[slot] += now.iter().map(|&s| u32::from(s > f32::NEG_INFINITY)).sum::<u32>();
+        self.begin(frontier);
+        let mut left = &scores[..];
+        for (&slot, run) in slots.iter().zip(runs) {
+            let now;
+            (now, left) = left.split_at(run.len as usize);
+            let visible =
+                if all { now.len() } else { now.iter().filter(|&&s| s > f32::NEG_INFINITY).count() };
+            self.count[slot as usize] += visible as f32;
+        }
+        self.weigh((k, d), scores);
+        self.sums.resize(runs.len(), 0.0);
+        k.run_sums(scores, runs, &mut self.sums);
+        for (&slot, sum) in slots.iter().zip(&self.sums) {
+            self.mass[slot as usize] += sum;
         }
     }
 
-    /// The weights of `scores`, relative to the largest logit so far.
-    fn weigh(&mut self, (k, d): (&Kernels, &Description), frontier: &Frontier, scores: &[f32]) {
+    /// Makes room for what is noted, unless something was.
+    fn begin(&mut self, frontier: &Frontier) {
         if !self.noted {
             self.noted = true;
             self.m = f32::NEG_INFINITY;
             self.count.clear();
-            self.count.resize(frontier.slots(), 0);
+            self.count.resize(frontier.slots(), 0.0);
             self.mass.clear();
             self.mass.resize(frontier.slots(), 0.0);
         }
-        self.weights.clear();
-        self.weights.extend_from_slice(scores);
-        d.logits(&mut self.weights);
-        let m = k.max(&self.weights);
+    }
+
+    /// Turns scores into weights, relative to the largest logit so far.
+    fn weigh(&mut self, (k, d): (&Kernels, &Description), scores: &mut [f32]) {
+        d.logits(scores);
+        let m = k.max(scores);
         if m > self.m {
             k.scale((self.m - m).exp(), &mut self.mass);
             self.m = m;
         }
-        k.exp_sum(&mut self.weights, self.m);
+        k.exp_sum(scores, self.m);
     }
-}
-
-/// The sum in eight lanes, which the compiler keeps in registers.
-fn sum(x: &[f32]) -> f32 {
-    let (whole, rest) = x.as_chunks::<8>();
-    let mut lanes = [0f32; 8];
-    for chunk in whole {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane += x);
-    }
-    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }

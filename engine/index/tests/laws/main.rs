@@ -5,3 +5,4 @@ mod attend;
 mod data;
 mod golden;
 mod hard;
+mod saved;

@@ -189,11 +189,12 @@ impl CodeSums for I32x8 {
         }
     }
     #[inline(always)]
-    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32) {
+    unsafe fn store(self, step: f32, scales: *const u8, parent: f32, p: *mut f32) {
         // SAFETY: see the impl.
         unsafe {
             let scales = _mm256_mul_ps(_mm256_set1_ps(step), _mm256_loadu_ps(scales.cast()));
-            _mm256_storeu_ps(p, _mm256_mul_ps(_mm256_cvtepi32_ps(self.0), scales));
+            let products = _mm256_mul_ps(_mm256_cvtepi32_ps(self.0), scales);
+            _mm256_storeu_ps(p, _mm256_add_ps(_mm256_set1_ps(parent), products));
         }
     }
 }

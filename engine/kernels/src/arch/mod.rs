@@ -59,16 +59,23 @@ macro_rules! stamp {
             dot_rows(q: &[f32], dim: usize, rows: &[f16], out: &mut [f32]);
             dot_pointers(q: &[f32], dim: usize, rows: &[*const f16], out: &mut [f32], stride: usize);
             dot_group(q: &[f32], dim: usize, row: &[f16], out: &mut [f32]);
-            dot_codes(queries: &[$crate::vector::CodeQuery<'_>], dim: usize, blocks: &[u8], out: &mut [f32]);
+            dot_codes(
+                query: &$crate::vector::CodeQuery<'_>, blocks: &[u8], runs: &[$crate::vector::CodeRun], out: &mut [f32]
+            );
             dot_f16(a: &[f16], b: &[f16]) -> f32;
             l2_sq_f16(a: &[f16], b: &[f16]) -> f32;
             axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]);
             axpy_pointers(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]);
             axpy_f32(w: f32, x: &[f32], acc: &mut [f32]);
             scale(w: f32, x: &mut [f32]);
+            lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]);
+            blend(x: &mut [f32], a: &[f32], w: f32, b: &[f32]);
+            run_sums(x: &[f32], runs: &[$crate::vector::CodeRun], out: &mut [f32]);
             max(z: &[f32]) -> f32;
             exp_sum(z: &mut [f32], m: f32) -> f32;
             at_least(z: &[f32], limit: f32, out: &mut [u32]) -> usize;
+            depth(z: &[f32], high: f32) -> f32;
+            buckets(z: &[f32], high: f32, scale: f32, last: f32, out: &mut [u32]);
             gemm_nt(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
             gemm_nn_add(a: &[f32], b: &[f32], dim: usize, m: usize, n: usize, c: &mut [f32]);
             f16_to_f32(src: &[f16], dst: &mut [f32]);
@@ -87,9 +94,14 @@ macro_rules! stamp {
             axpy_pointers,
             axpy_f32,
             scale,
+            lift,
+            blend,
+            run_sums,
             max,
             exp_sum,
             at_least,
+            depth,
+            buckets,
             gemm_nt,
             gemm_nn_add,
             f16_to_f32,

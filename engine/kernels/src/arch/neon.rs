@@ -175,11 +175,12 @@ impl CodeSums for I32x4 {
         }
     }
     #[inline(always)]
-    unsafe fn store(self, step: f32, scales: *const u8, p: *mut f32) {
+    unsafe fn store(self, step: f32, scales: *const u8, parent: f32, p: *mut f32) {
         // SAFETY: see the impl.
         unsafe {
             let scales = vmulq_n_f32(vreinterpretq_f32_u8(vld1q_u8(scales)), step);
-            vst1q_f32(p, vmulq_f32(vcvtq_f32_s32(self.0), scales));
+            let products = vmulq_f32(vcvtq_f32_s32(self.0), scales);
+            vst1q_f32(p, vaddq_f32(vdupq_n_f32(parent), products));
         }
     }
 }

@@ -9,6 +9,8 @@ mod codes;
 mod convert;
 mod dot;
 mod gemm;
+mod masses;
+mod sieve;
 mod softmax;
 
 use half::f16;
@@ -18,7 +20,9 @@ pub(crate) use codes::dot_codes;
 pub(crate) use convert::{f16_to_f32, f32_to_f16};
 pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};
 pub(crate) use gemm::{gemm_nn_add, gemm_nt};
-pub(crate) use softmax::{at_least, exp_sum, max};
+pub(crate) use masses::{blend, lift, run_sums};
+pub(crate) use sieve::{at_least, buckets, depth};
+pub(crate) use softmax::{exp_sum, max};
 
 /// Rows that all heads and tiles of a call are done with before the next are touched: 16 KiB, which stays in L1, and
 /// whole tiles of 3 and of 4.

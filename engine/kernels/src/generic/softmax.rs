@@ -1,4 +1,4 @@
-//! Maximum, exponentials, and the scores that reach a limit.
+//! Maximum and exponentials.
 //!
 //! exp(x) = 2^n * e^r with n = round(x / ln 2) and |r| <= ln 2 / 2. ln 2 is split in two so that r is exact to about
 //! 2^-30; e^r is the degree-6 minimax polynomial of Cephes (expf, S. Moshier). The relative error is below 2e-7 for
@@ -93,34 +93,4 @@ pub(crate) unsafe fn max<V: Vector>(z: &[f32]) -> f32 {
         }
         max
     }
-}
-
-/// Writes the positions of the elements that reach `limit`, ascending, to the front of `out`; returns their number.
-#[inline(always)]
-pub(crate) unsafe fn at_least<V: Vector>(z: &[f32], limit: f32, out: &mut [u32]) -> usize {
-    let full = z.len() - z.len() % (2 * V::LANES);
-    let mut n = 0;
-    // SAFETY: offsets stay below the length; the door checked that `out` has room for every position.
-    unsafe {
-        let limits = V::splat(limit);
-        let mut i = 0;
-        while i < full {
-            let low = V::load(z.as_ptr().add(i)).at_least(limits);
-            let high = V::load(z.as_ptr().add(i + V::LANES)).at_least(limits);
-            let mut hits = low | high << V::LANES;
-            while hits != 0 {
-                *out.get_unchecked_mut(n) = i as u32 + hits.trailing_zeros();
-                n += 1;
-                hits &= hits - 1;
-            }
-            i += 2 * V::LANES;
-        }
-    }
-    for (i, &z) in z.iter().enumerate().skip(full) {
-        if z >= limit {
-            out[n] = i as u32;
-            n += 1;
-        }
-    }
-    n
 }

@@ -22,7 +22,8 @@ pub struct Setup {
     pub spans: usize,
     /// How many times KV and index are held, each in memory of its own; the queries take them in turn.
     pub copies: usize,
-    /// Passes over the decode queries; the fastest counts.
+    /// Timed passes over the decode queries, the fastest of which counts; before them there is one that also tells which
+    /// tokens were attended to. 0: none, and no times.
     pub passes: usize,
     /// Whether the calibrated width will be asked for.
     pub calibrated: bool,
@@ -63,9 +64,9 @@ pub struct Head {
 
 /// The answers to all decode queries at one setting.
 pub struct Asked {
-    /// Query by query, of the fastest pass.
+    /// Query by query.
     pub answers: Vec<Answers>,
-    /// Wall time of the fastest pass, all threads at work.
+    /// Wall time of the fastest timed pass, all threads at work.
     pub wall: Duration,
 }
 
@@ -74,6 +75,7 @@ pub struct Answers {
     pub partials: Vec<Partial>,
     pub ids: index::Chosen,
     pub stats: Stats,
+    /// Of the call, in the fastest timed pass.
     pub time: Duration,
 }
 
@@ -113,42 +115,53 @@ impl Head {
     }
 
     /// Asks every decode query (`decode` numbers them among all queries) for all heads of the group. Every thread has
-    /// a share of the queries and memory of its own; a query asks the copy whose turn it is.
+    /// a share of the queries and memory of its own; a query asks the copy whose turn it is. Timed calls are those that a
+    /// shard makes: they do not list what they attended to.
     pub fn ask_all(&self, capture: &Capture, setup: &Setup, setting: &Setting, decode: &[usize]) -> Asked {
         let views: Vec<Vec<SpanView<'_>>> =
             self.copies.iter().map(|spans| spans.iter().map(|span| view(capture, span)).collect()).collect();
-        let share = decode.len().div_ceil(rayon::current_num_threads()).max(1);
-        let outside: Vec<Vec<f32>> = match setting.budget {
-            Budget::Coverage(_) => decode.par_iter().map(|&j| self.mass_beside(capture, setup, j)).collect(),
-            _ => Vec::new(),
+        let outside = match setting.budget {
+            Budget::Coverage(_) => {
+                decode.par_iter().map(|&j| Some(self.mass_beside(capture, setup, j))).collect()
+            }
+            _ => vec![None; decode.len()],
         };
-        let outside = &outside;
-        let mut memory = vec![Scratch::new(); decode.len().div_ceil(share)];
-        let mut asked = Asked { answers: Vec::new(), wall: Duration::MAX };
-        let mut fastest = Duration::MAX;
-        for pass in 0..setup.passes {
+        let width = capture.group() * capture.dim;
+        let queries: Vec<Query> = decode
+            .iter()
+            .zip(outside)
+            .map(|(&j, outside)| Query { q: widen(&self.queries[j * width..(j + 1) * width]), outside })
+            .collect();
+        let share = queries.len().div_ceil(rayon::current_num_threads()).max(1);
+        let mut memory = vec![Scratch::new(); queries.len().div_ceil(share)];
+        let mut pass = |number: usize, list: bool| -> (Vec<Answers>, Duration) {
             let start = Instant::now();
-            let answers: Vec<Answers> = decode
+            let answers = queries
                 .par_chunks(share)
                 .zip(memory.par_iter_mut())
                 .enumerate()
                 .flat_map_iter(|(chunk, (queries, scratch))| {
-                    let first = pass * decode.len() + chunk * share;
-                    let turns = queries.iter().enumerate().zip(first..);
+                    let turns = queries.iter().zip(number * decode.len() + chunk * share..);
                     let views = &views;
-                    turns.map(move |((i, &j), turn)| {
-                        let outside = outside.get(chunk * share + i).map(Vec::as_slice);
-                        self.ask(capture, (setup, setting), &views[turn % views.len()], (j, outside), scratch)
+                    turns.map(move |(query, turn)| {
+                        query.ask(capture, (setup, setting), &views[turn % views.len()], scratch, list)
                     })
                 })
                 .collect();
-            asked.wall = asked.wall.min(start.elapsed());
-            let total = answers.iter().map(|a| a.time).sum();
+            (answers, start.elapsed())
+        };
+        let (mut answers, _) = pass(0, true);
+        let (mut fastest, mut wall) = (Duration::MAX, Duration::MAX);
+        for number in 1..=setup.passes {
+            let (timed, took) = pass(number, false);
+            wall = wall.min(took);
+            let total = timed.iter().map(|a| a.time).sum();
             if total < fastest {
-                (fastest, asked.answers) = (total, answers);
+                fastest = total;
+                answers.iter_mut().zip(timed).for_each(|(answer, timed)| answer.time = timed.time);
             }
         }
-        asked
+        Asked { answers, wall }
     }
 
     /// The final partials of query `j`: the answers with exact attention over every visible token outside the index.
@@ -179,31 +192,42 @@ impl Head {
         self.attend_beside(capture, setup, j, &mut out);
         out.iter().map(Partial::log_sum_exp).collect()
     }
+}
 
+/// One decode query, ready to be asked.
+struct Query {
+    /// [group, dim]
+    q: Vec<f32>,
+    /// [group]
+    outside: Option<Vec<f32>>,
+}
+
+impl Query {
+    /// Asks; `list` which tokens were attended to.
     fn ask(
         &self,
         capture: &Capture,
         (setup, setting): (&Setup, &Setting),
         views: &[SpanView<'_>],
-        (j, outside): (usize, Option<&[f32]>),
         scratch: &mut Scratch,
+        list: bool,
     ) -> Answers {
-        let (group, width) = (capture.group(), capture.group() * capture.dim);
-        let q = widen(&self.queries[j * width..(j + 1) * width]);
+        let group = capture.group();
         let ask = Ask {
-            q: &q,
+            q: &self.q,
             group,
             description: Description::scaled(capture.meta.scale),
             budget: setting.budget,
             estimate: setting.estimate,
             width: setting.width,
             deadline: None,
-            outside,
+            outside: self.outside.as_deref(),
         };
         let mut partials = vec![Partial::neutral(capture.value_dim); group];
         let mut ids = Vec::new();
         let start = Instant::now();
-        let stats = attend_spans(&setup.kernels, views, &[], &ask, scratch, &mut partials, Some(&mut ids));
+        let ids_to = list.then_some(&mut ids);
+        let stats = attend_spans(&setup.kernels, views, &[], &ask, scratch, &mut partials, ids_to);
         Answers { partials, ids, stats, time: start.elapsed() }
     }
 }

@@ -95,7 +95,7 @@ pub(super) fn check_threads(threads: usize) -> Result<()> {
 }
 
 /// Passes over the decode queries that are timed.
-const PASSES: usize = 3;
+const PASSES: usize = 4;
 
 /// Most copies of KV and index.
 const MOST_COPIES: usize = 65_536;

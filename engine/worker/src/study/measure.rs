@@ -61,7 +61,7 @@ pub struct AtBudget {
 /// Of the build.
 pub fn measure(capture: &Capture, budgets: &[Budget], (kind, seed): (Kind, u64)) -> Result<Measured> {
     let setup =
-        Setup { kernels: Kernels::native(), kind, spans: 1, copies: 1, passes: 1, calibrated: true, seed };
+        Setup { kernels: Kernels::native(), kind, spans: 1, copies: 1, passes: 0, calibrated: true, seed };
     let head = Head::build(capture, 0, &setup)?;
     let decode: Vec<usize> = capture.decode_queries().collect();
     let ask = |budget: Budget, estimate: bool| {

@@ -1,5 +1,7 @@
 //! Every kernel on every path of this CPU against f64 arithmetic, and all paths against the scalar one.
 
+mod masses;
+
 use half::f16;
 use kernels::{Isa, Kernels};
 use proptest::prelude::*;
@@ -334,7 +336,8 @@ fn the_environment_forces_a_path() {
 proptest! {
     #[test]
     fn codes_give_the_same_products_on_every_path(
-        g in 1usize..8, fours in 1usize..70, blocks in 0usize..5, seed in any::<u64>(), extreme in any::<bool>(),
+        fours in 1usize..70, blocks in 1usize..5, seed in any::<u64>(), extreme in any::<bool>(),
+        runs in proptest::collection::vec((any::<u32>(), any::<u32>(), -9f32..9.0), 0..6),
     ) {
         let mut noise = Noise(seed | 1);
         let (dim, n) = (kernels::CODE_DIMS * fours, blocks * kernels::CODE_ROWS);
@@ -343,28 +346,35 @@ proptest! {
             let level = |x: f32| if extreme { 127.0 * x.signum() } else { (x * 127.0).round() };
             noise.f32(n).into_iter().map(|x| level(x) as i8).collect()
         };
-        let (q, codes) = (draw(g * dim), draw(n * dim));
+        let (q, codes) = (draw(dim), draw(n * dim));
         let mut bytes = Vec::new();
         for (scales, codes) in scales.chunks(8).zip(codes.chunks(8 * dim)) {
             scales.iter().for_each(|s| bytes.extend(s.to_ne_bytes()));
             bytes.extend(codes.iter().map(|c| c.unsigned_abs()));
         }
-        let queries: Vec<kernels::CodeQuery<'_>> = q
-            .chunks(dim)
-            .enumerate()
-            .map(|(h, q)| kernels::CodeQuery { q, zero: 1000 * h as i32, step: 0.37 })
+        // Anywhere, of any length, in any order, the whole among them.
+        let mut runs: Vec<kernels::CodeRun> = runs
+            .into_iter()
+            .map(|(first, len, parent)| {
+                let first = first % n as u32;
+                kernels::CodeRun { first, len: len % (n as u32 + 1 - first), parent }
+            })
+            .collect();
+        runs.push(kernels::CodeRun { first: 0, len: n as u32, parent: 0.0 });
+        let query = kernels::CodeQuery { q: &q, zero: 1000, step: 0.37 };
+        let expected: Vec<f32> = runs
+            .iter()
+            .flat_map(|run| (run.first..run.first + run.len).map(|r| (r as usize, run.parent)))
+            .map(|(r, parent)| {
+                let code = |d: usize| codes[(r / 8 * fours + d / 4) * 32 + r % 8 * 4 + d % 4].unsigned_abs();
+                let sum: i32 = (0..dim).map(|d| i32::from(q[d]) * i32::from(code(d))).sum();
+                parent + (sum - 1000) as f32 * (0.37 * scales[r])
+            })
             .collect();
         for k in paths() {
-            let mut out = vec![-1.0; g * n];
-            k.dot_codes(&queries, dim, &bytes, &mut out);
-            for h in 0..g {
-                for r in 0..n {
-                    let code = |d: usize| codes[(r / 8 * fours + d / 4) * 32 + r % 8 * 4 + d % 4].unsigned_abs();
-                    let sum: i32 = (0..dim).map(|d| i32::from(q[h * dim + d]) * i32::from(code(d))).sum();
-                    let product = (sum - 1000 * h as i32) as f32 * (0.37 * scales[r]);
-                    prop_assert_eq!(out[h * n + r], product, "{:?} head {} row {}", k, h, r);
-                }
-            }
+            let mut out = vec![-1.0; 3];
+            k.dot_codes(&query, &bytes, &runs, &mut out);
+            prop_assert_eq!(&out, &expected, "{:?}", k);
         }
     }
 }
