@@ -98,6 +98,10 @@ async fn pins_hold_and_what_cannot_be_done_is_refused() {
         n.open(stored(id, false)).await.unwrap();
         prefill(&n, id, &[900], &[900]).await;
     }
+    for id in [1, 2] {
+        let wait = v1::WaitReadyRequest { session: vec![id; 16], timeout_ms: 60_000 };
+        n.wait_ready(wait).await.unwrap();
+    }
     pin(&n, 1).await;
     assert!(told(&n, 1).await.pinned);
     let e = evict(&n, vec![1; 16]).await.unwrap_err();
@@ -107,13 +111,16 @@ async fn pins_hold_and_what_cannot_be_done_is_refused() {
     assert_eq!((told(&n, 1).await.spilled_bytes, told(&n, 2).await.spilled_bytes), (0, bytes));
     // A reservation takes the room: the promotion is refused as a whole, with the amount.
     let full = n.snapshot();
-    let rows = (full.budget_bytes - full.granted_bytes) / (HEADS * ROW) / 128 * 128;
-    let flat = v1::OpenRequest { index: v1::IndexKind::Flat as i32, ..stored(3, false) };
-    n.open(v1::OpenRequest { reserve_tokens: rows, ..flat }).await.unwrap();
+    let rows = (full.budget_bytes - full.granted_bytes) / (HEADS * ROW);
+    for (id, reserve_tokens) in [(3, rows / 1024 * 1024), (4, rows % 1024 / 128 * 128)] {
+        let flat = v1::OpenRequest { index: v1::IndexKind::Flat as i32, ..stored(id, false) };
+        n.open(v1::OpenRequest { reserve_tokens, ..flat }).await.unwrap();
+    }
     let e = promote(&n, 2).await.unwrap_err();
     let words = format!("promoting the session needs {bytes} bytes");
     assert!(e.code() == Code::ResourceExhausted && e.message().contains(&words), "{e}");
     close(&n, 3).await.unwrap();
+    close(&n, 4).await.unwrap();
     assert_eq!(promote(&n, 2).await.unwrap(), bytes);
     unpin(&n, 1).await;
     assert_eq!(evict(&n, vec![1; 16]).await.unwrap(), bytes);
@@ -144,10 +151,14 @@ async fn rows_whose_file_is_damaged_stay_in_ram() {
     assert_eq!(metric(&n.render_metrics(), "recollect_store_errors_total"), 1.0);
 }
 
-/// Rows of 512 bytes, so that indexes are a small part of what a session holds.
+/// Rows of 1 KiB, so that indexes are a small part of what a session holds.
 fn wide() -> v1::Fingerprint {
-    fingerprint(2, 4, 2, 16, 240)
+    fingerprint(2, 4, 2, 16, 496)
 }
+
+/// Tokens of a session, and decoded in a round.
+const PREFILL: u64 = 3000;
+const STEPS: u64 = 110;
 
 /// Sessions in turn: prefill, then three rounds of decode with seals and merges. Returns every answer.
 async fn in_turn(n: &Arc<Node>, sessions: u8, mut watch: impl FnMut()) -> Vec<v1::AttendResult> {
@@ -159,12 +170,12 @@ async fn in_turn(n: &Arc<Node>, sessions: u8, mut watch: impl FnMut()) -> Vec<v1
             index: v1::IndexKind::Summary as i32,
             seed: 5,
             durable: id % 3 == 0 && n.store.is_some(),
-            reserve_tokens: if id % 2 == 0 { 2000 } else { 0 },
+            reserve_tokens: if id % 4 == 0 { 1000 } else { 0 },
             ..open(id, &f)
         };
-        n.open(request).await.unwrap();
+        n.open(request).await.unwrap_or_else(|e| panic!("session {id}: {e}, {:?}", n.snapshot()));
         for layer in 0..f.layers {
-            for (begin, end, seal) in [(0, 64, 64), (64, 1500, 1400)] {
+            for (begin, end, seal) in [(0, 64, 64), (64, PREFILL, PREFILL - 100)] {
                 let mut c = chunk(id, &f, layer, begin, end - begin);
                 c.seal_to = Some(seal);
                 c.q_pos = (begin..end).step_by(8).collect();
@@ -180,7 +191,7 @@ async fn in_turn(n: &Arc<Node>, sessions: u8, mut watch: impl FnMut()) -> Vec<v1
     }
     for round in 0..3 {
         for id in 1..=sessions {
-            for position in 1500 + round * 110..1610 + round * 110 {
+            for position in PREFILL + round * STEPS..PREFILL + (round + 1) * STEPS {
                 for layer in 0..f.layers {
                     let mut r = row(id, &f, layer, 0, position + 1, false);
                     r.token = Some(token(&f, layer, position));
@@ -202,7 +213,7 @@ async fn in_turn(n: &Arc<Node>, sessions: u8, mut watch: impl FnMut()) -> Vec<v1
 
 #[tokio::test]
 async fn a_workload_of_four_times_the_budget() {
-    const SESSIONS: u8 = 12;
+    const SESSIONS: u8 = 8;
     let small = |c: &mut NodeConfig| {
         c.index_min_tokens = 256;
         c.seal_tokens = 150;
