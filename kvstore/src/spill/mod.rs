@@ -48,7 +48,14 @@ impl Reclaim for Node {
             }
             if ready >= missing {
                 let chosen = policy::choose(candidates, missing.max(self.budget.limit() / STEP_PART));
-                return chosen.into_iter().map(|c| self.spill(store, c.span)).sum::<u64>() > 0;
+                if chosen.into_iter().map(|c| self.spill(store, c.span)).sum::<u64>() > 0 {
+                    return true;
+                }
+                // They were merged away or cannot be read back: others may do.
+                if Instant::now() >= until {
+                    return false;
+                }
+                continue;
             }
             drop(candidates);
             if !store.keeper().progress(until) {

@@ -113,7 +113,7 @@ mod tests {
     fn a_scan_does_not_push_out_what_is_used_again_and_again() {
         // Slower and faster than bursts.
         for step in [10, 2 * CORRELATED] {
-            let mut hot = vec![History::begun(0); 3];
+            let mut hot = [History::begun(0); 3];
             hot.iter_mut().for_each(|h| h.refer(2 * CORRELATED, 0.01));
             let begun = 3 * CORRELATED;
             let scanned: Vec<_> = (0..50)

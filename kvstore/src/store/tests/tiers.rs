@@ -102,6 +102,11 @@ async fn pins_hold_and_what_cannot_be_done_is_refused() {
         let wait = v1::WaitReadyRequest { session: vec![id; 16], timeout_ms: 60_000 };
         n.wait_ready(wait).await.unwrap();
     }
+    // All that could go would not do: nothing goes.
+    let flat = v1::OpenRequest { index: v1::IndexKind::Flat as i32, ..stored(3, false) };
+    let e = n.open(v1::OpenRequest { reserve_tokens: 13 * 1024, ..flat }).await.unwrap_err();
+    assert!(e.code() == Code::ResourceExhausted && e.message().contains("memory.budget"), "{e}");
+    assert_eq!(n.snapshot().spilled_bytes, 0);
     pin(&n, 1).await;
     assert!(told(&n, 1).await.pinned);
     let e = evict(&n, vec![1; 16]).await.unwrap_err();
