@@ -113,7 +113,7 @@ async fn attend(node: &Arc<Node>, id: u8, budget: convert::Budget) -> Result<f64
 async fn best(node: &Arc<Node>, id: u8, budget: convert::Budget) -> Result<f64, Failure> {
     let mut best = f64::INFINITY;
     for _ in 0..20 {
-        best = best.min(attend(node, id, budget.clone()).await?);
+        best = best.min(attend(node, id, budget).await?);
     }
     Ok(best)
 }
@@ -159,10 +159,10 @@ async fn main() -> Result<(), Failure> {
     for (name, ask) in [("scan, K = 100", convert::Budget::TopK(100)), ("budget all", convert::Budget::All)] {
         node.evict(v1::EvictRequest { session: Vec::new() }).await?;
         node.promote(v1::PromoteRequest { session: vec![1; 16] }).await?;
-        let ram = best(&node, 1, ask.clone()).await?;
+        let ram = best(&node, 1, ask).await?;
         node.evict(v1::EvictRequest { session: vec![1; 16] }).await?;
-        let first = attend(&node, 1, ask.clone()).await?;
-        let warm = best(&node, 1, ask.clone()).await?;
+        let first = attend(&node, 1, ask).await?;
+        let warm = best(&node, 1, ask).await?;
         print!(
             "{name}: RAM {ram:.0} us, spilled: first after the spill {first:.0}, page cache warm {warm:.0} ({:.2}x)",
             warm / ram
