@@ -3,7 +3,9 @@
 use crate::grpc::check_protocol;
 use crate::{Address, Config, Error, GrpcShard, Session, SessionSpec, Shard};
 use futures::future::try_join_all;
+use std::future::Future;
 use std::sync::Arc;
+use tonic::Status;
 use wire::placement::{Grid, Layout, Map, Member};
 use wire::v1;
 
@@ -88,6 +90,58 @@ impl Cluster {
         let request = v1::InspectRequest { session: session.unwrap_or_default().to_vec() };
         try_join_all(self.shards().map(|shard| {
             let answer = shard.inspect(request.clone());
+            async move { answer.await.map_err(|status| Error::from_status(shard.name(), &status)) }
+        }))
+        .await
+    }
+
+    /// Spills the rows of one session, or of all that are not pinned; returns the bytes that left RAM.
+    pub async fn evict(&self, session: Option<&[u8]>) -> Result<u64, Error> {
+        let request = v1::EvictRequest { session: session.unwrap_or_default().to_vec() };
+        let bytes = self.on_all(|shard| {
+            let request = request.clone();
+            async move { Ok(shard.evict(request).await?.freed_bytes) }
+        });
+        Ok(bytes.await?.into_iter().sum())
+    }
+
+    /// Copies the rows of a session back into RAM; returns the bytes.
+    pub async fn promote(&self, session: &[u8]) -> Result<u64, Error> {
+        let request = v1::PromoteRequest { session: session.to_vec() };
+        let bytes = self.on_all(|shard| {
+            let request = request.clone();
+            async move { Ok(shard.promote(request).await?.promoted_bytes) }
+        });
+        Ok(bytes.await?.into_iter().sum())
+    }
+
+    /// Keeps what a session has in RAM there; returns the bytes that lie in files all the same.
+    pub async fn pin(&self, session: &[u8]) -> Result<u64, Error> {
+        let request = v1::PinRequest { session: session.to_vec() };
+        let bytes = self.on_all(|shard| {
+            let request = request.clone();
+            async move { Ok(shard.pin(request).await?.spilled_bytes) }
+        });
+        Ok(bytes.await?.into_iter().sum())
+    }
+
+    /// Takes [`Cluster::pin`] back.
+    pub async fn unpin(&self, session: &[u8]) -> Result<(), Error> {
+        let request = v1::UnpinRequest { session: session.to_vec() };
+        let done = self.on_all(|shard| {
+            let request = request.clone();
+            async move { shard.unpin(request).await.map(drop) }
+        });
+        done.await.map(drop)
+    }
+
+    /// One call to every shard; the first error ends them.
+    async fn on_all<T, F>(&self, call: impl Fn(Arc<dyn Shard>) -> F) -> Result<Vec<T>, Error>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        try_join_all(self.shards().map(|shard| {
+            let answer = call(shard.clone());
             async move { answer.await.map_err(|status| Error::from_status(shard.name(), &status)) }
         }))
         .await

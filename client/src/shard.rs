@@ -50,6 +50,18 @@ pub trait Shard: Send + Sync {
     /// Sessions, spans, bytes.
     async fn inspect(&self, request: v1::InspectRequest) -> Result<v1::InspectResponse, Status>;
 
+    /// Moves rows from RAM to files.
+    async fn evict(&self, request: v1::EvictRequest) -> Result<v1::EvictResponse, Status>;
+
+    /// Copies them back.
+    async fn promote(&self, request: v1::PromoteRequest) -> Result<v1::PromoteResponse, Status>;
+
+    /// Keeps a session in RAM.
+    async fn pin(&self, request: v1::PinRequest) -> Result<v1::PinResponse, Status>;
+
+    /// Takes that back.
+    async fn unpin(&self, request: v1::UnpinRequest) -> Result<v1::UnpinResponse, Status>;
+
     /// Waits for the indexes of a session.
     async fn wait_ready(&self, request: v1::WaitReadyRequest) -> Result<v1::WaitReadyResponse, Status>;
 }

@@ -187,7 +187,7 @@ async fn main() -> Result<(), Failure> {
     );
     drop(filled);
     let (node, took) = again(&data, memory).await?;
-    let held = node.snapshot().kv_bytes as f64 / f64::from(1 << 30);
+    let held = node.snapshot().spilled_bytes as f64 / f64::from(1 << 30);
     println!(
         "restart: {} sessions, {held:.2} GiB mapped and checked in {:.2} s",
         node.snapshot().sessions,

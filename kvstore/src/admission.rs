@@ -3,12 +3,18 @@
 //! A purse weighs on the budget with the larger of what was reserved at `Open` and what is charged to it, so a session
 //! that reserved enough is never refused later. A [`Charge`] returns its bytes when it is dropped; counts therefore
 //! return to zero with the last holder, whether that is a session, a running index build or a cancelled request.
+//!
+//! Who finds too little asks the budget's [`Reclaim`] first, which spills what is cold; only then it is refused. Rows that
+//! lie in maps of their files are counted, but weigh nothing: the kernel takes their pages back when it needs them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use tonic::Status;
 
 /// Name of the setting, for refusals.
 pub const SETTING: &str = "memory.budget (--memory)";
+/// How long a charge that finds too little may wait for room.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the bytes are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +25,10 @@ pub enum Kind {
     Index,
     /// Sampled queries and the working memory of index builds.
     Scratch,
+    /// The cache of the catalogue.
+    Catalogue,
+    /// Keys and values in maps of their files: counted, but no part of the budget.
+    Spilled,
 }
 
 /// Bytes by kind.
@@ -30,11 +40,16 @@ pub struct Usage {
     pub index: u64,
     /// Sampled queries and the working memory of index builds.
     pub scratch: u64,
+    /// The cache of the catalogue.
+    pub catalogue: u64,
+    /// Keys and values in maps of their files.
+    pub spilled: u64,
 }
 
 impl Usage {
+    /// What is in RAM.
     fn total(&self) -> u64 {
-        self.kv + self.index + self.scratch
+        self.kv + self.index + self.scratch + self.catalogue
     }
 
     fn of(&mut self, kind: Kind) -> &mut u64 {
@@ -42,8 +57,17 @@ impl Usage {
             Kind::Kv => &mut self.kv,
             Kind::Index => &mut self.index,
             Kind::Scratch => &mut self.scratch,
+            Kind::Catalogue => &mut self.catalogue,
+            Kind::Spilled => &mut self.spilled,
         }
     }
+}
+
+/// Whoever can give memory back.
+pub trait Reclaim: Send + Sync {
+    /// Gives back `missing` bytes if it can, waiting no longer than `until`. Whether it makes sense to try again. The
+    /// caller holds no lock that readers or writers of rows take.
+    fn reclaim(&self, missing: u64, until: Instant) -> bool;
 }
 
 /// The memory of one process.
@@ -52,6 +76,10 @@ pub struct Budget {
     limit: u64,
     /// Additions and subtractions only; held for a few instructions.
     state: Mutex<Totals>,
+    /// Set once, when there is something to reclaim from.
+    reclaim: OnceLock<Weak<dyn Reclaim>>,
+    /// Held by the one that reclaims, so that two that are short do not both free what one of them needs.
+    reclaiming: Mutex<()>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -84,7 +112,39 @@ impl Short {
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, state: Mutex::default() })
+        Arc::new(Self {
+            limit,
+            state: Mutex::default(),
+            reclaim: OnceLock::new(),
+            reclaiming: Mutex::default(),
+        })
+    }
+
+    /// Says whom to ask when a charge finds too little. The first call counts.
+    pub fn reclaim_from(&self, reclaim: Weak<dyn Reclaim>) {
+        let _ = self.reclaim.set(reclaim);
+    }
+
+    /// Tries to take; what is missing is reclaimed, if that can be done in time.
+    fn with_room<T>(&self, take: impl Fn() -> Result<T, Short>) -> Result<T, Short> {
+        let short = match take() {
+            Err(short) if short.needed <= self.limit => short,
+            done => return done,
+        };
+        let Some(reclaim) = self.reclaim.get().and_then(Weak::upgrade) else {
+            return Err(short);
+        };
+        let until = Instant::now() + PATIENCE;
+        let _one = lock(&self.reclaiming);
+        loop {
+            let short = match take() {
+                Ok(taken) => return Ok(taken),
+                Err(short) => short,
+            };
+            if Instant::now() >= until || !reclaim.reclaim(short.needed - short.available, until) {
+                return Err(short);
+            }
+        }
     }
 
     /// The whole budget.
@@ -104,18 +164,24 @@ impl Budget {
 
     /// A purse with `reserved` bytes, or how much is missing.
     pub fn purse(self: &Arc<Self>, reserved: u64) -> Result<Arc<Purse>, Short> {
-        {
+        self.purse_beside(reserved, 0)
+    }
+
+    /// A purse that was to have `reserved` bytes, of which `spilled` lie in files.
+    pub fn purse_beside(self: &Arc<Self>, reserved: u64, spilled: u64) -> Result<Arc<Purse>, Short> {
+        let cut = reserved.min(spilled);
+        let reserved = reserved - cut;
+        self.with_room(|| {
             let mut totals = lock(&self.state);
             let available = self.limit - totals.granted;
             if reserved > available {
                 return Err(Short { needed: reserved, available, limit: self.limit });
             }
             totals.granted += reserved;
-        }
-        Ok(Arc::new(Purse {
-            budget: self.clone(),
-            state: Mutex::new(State { reserved, usage: Usage::default() }),
-        }))
+            Ok(())
+        })?;
+        let state = State { reserved, extended: 0, cut, usage: Usage::default() };
+        Ok(Arc::new(Purse { budget: self.clone(), state: Mutex::new(state) }))
     }
 }
 
@@ -130,18 +196,33 @@ pub struct Purse {
 #[derive(Debug)]
 struct State {
     reserved: u64,
+    /// By [`Extension`]s.
+    extended: u64,
+    /// Taken off the reservation for rows that were spilled; a promotion gives it back.
+    cut: u64,
     usage: Usage,
 }
 
 impl State {
     fn weight(&self) -> u64 {
-        self.reserved.max(self.usage.total())
+        (self.reserved + self.extended).max(self.usage.total())
     }
 }
 
 impl Purse {
     /// Charges `bytes`, from the reservation first, then from the budget.
     pub fn charge(self: &Arc<Self>, kind: Kind, bytes: u64) -> Result<Charge, Short> {
+        self.budget.with_room(|| self.try_charge(kind, bytes))
+    }
+
+    /// Counts rows that lie in maps; that takes nothing of the budget, so it is never refused.
+    pub fn count_spilled(self: &Arc<Self>, bytes: u64) -> Charge {
+        lock(&self.state).usage.spilled += bytes;
+        lock(&self.budget.state).usage.spilled += bytes;
+        Charge { purse: self.clone(), kind: Kind::Spilled, bytes }
+    }
+
+    fn try_charge(self: &Arc<Self>, kind: Kind, bytes: u64) -> Result<Charge, Short> {
         let mut state = lock(&self.state);
         let before = state.weight();
         let free_here = before - state.usage.total();
@@ -159,17 +240,47 @@ impl Purse {
     /// Reserves `bytes` more for as long as the extension lives: what background work may use in between is then never
     /// taken from what the session reserved for its tokens.
     pub fn extend(self: &Arc<Self>, bytes: u64) -> Result<Extension, Short> {
+        self.budget.with_room(|| {
+            let mut state = lock(&self.state);
+            let before = state.weight();
+            let mut totals = lock(&self.budget.state);
+            let available = self.budget.limit - totals.granted;
+            if bytes > available {
+                return Err(Short { needed: bytes, available, limit: self.budget.limit });
+            }
+            state.extended += bytes;
+            totals.granted += state.weight() - before;
+            Ok(Extension { purse: self.clone(), bytes })
+        })
+    }
+
+    /// Takes bytes that were spilled off the reservation, so that it stands for what is still to come into RAM.
+    pub fn shrink(&self, bytes: u64) {
+        let mut state = lock(&self.state);
+        let before = state.weight();
+        let bytes = bytes.min(state.reserved);
+        state.reserved -= bytes;
+        state.cut += bytes;
+        lock(&self.budget.state).granted -= before - state.weight();
+    }
+
+    /// Charges rows that come back into RAM and gives the reservation what their spill took off it. Nothing is reclaimed
+    /// for it: it would push out what is used as much.
+    pub fn promote(self: &Arc<Self>, bytes: u64) -> Result<Charge, Short> {
         let mut state = lock(&self.state);
         let before = state.weight();
         let mut totals = lock(&self.budget.state);
         let available = self.budget.limit - totals.granted;
-        let reserved = state.reserved.saturating_add(bytes);
         if bytes > available {
             return Err(Short { needed: bytes, available, limit: self.budget.limit });
         }
-        state.reserved = reserved;
+        let back = bytes.min(state.cut);
+        state.cut -= back;
+        state.reserved += back;
+        state.usage.kv += bytes;
+        totals.usage.kv += bytes;
         totals.granted += state.weight() - before;
-        Ok(Extension { purse: self.clone(), bytes })
+        Ok(Charge { purse: self.clone(), kind: Kind::Kv, bytes })
     }
 
     /// Bytes used, by kind.
@@ -186,7 +297,7 @@ impl Purse {
     pub fn end_reservation(&self) {
         let mut state = lock(&self.state);
         let before = state.weight();
-        state.reserved = 0;
+        (state.reserved, state.extended, state.cut) = (0, 0, 0);
         lock(&self.budget.state).granted -= before - state.weight();
     }
 
@@ -218,7 +329,7 @@ impl Drop for Extension {
         let mut state = lock(&self.purse.state);
         let before = state.weight();
         // The whole reservation may have ended with the session.
-        state.reserved = state.reserved.saturating_sub(self.bytes);
+        state.extended = state.extended.saturating_sub(self.bytes);
         lock(&self.purse.budget.state).granted -= before - state.weight();
     }
 }
@@ -265,85 +376,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn reserved_bytes_are_never_refused() {
-        let budget = Budget::new(100);
-        let a = budget.purse(60).unwrap();
-        assert_eq!(budget.purse(41).unwrap_err(), Short { needed: 41, available: 40, limit: 100 });
-        let b = budget.purse(0).unwrap();
-        let all = b.charge(Kind::Kv, 40).unwrap();
-        assert!(b.charge(Kind::Kv, 1).is_err());
-        let held = a.charge(Kind::Index, 60).unwrap();
-        assert!(a.charge(Kind::Kv, 1).is_err());
-        assert_eq!(budget.granted(), 100);
-        drop((all, held));
-        assert_eq!(budget.granted(), 60);
-        drop(a);
-        assert_eq!((budget.granted(), budget.usage()), (0, Usage::default()));
-    }
-
-    #[test]
-    fn an_extension_leaves_the_reservation_alone_and_ends() {
-        let budget = Budget::new(100);
-        let purse = budget.purse(60).unwrap();
-        assert_eq!(purse.extend(41).unwrap_err(), Short { needed: 41, available: 40, limit: 100 });
-        let more = purse.extend(40).unwrap();
-        let (work, tokens) = (purse.charge(Kind::Scratch, 40), purse.charge(Kind::Kv, 60));
-        assert!(work.is_ok() && tokens.is_ok() && purse.charge(Kind::Kv, 1).is_err());
-        drop((work, more));
-        assert_eq!(budget.granted(), 60);
-        let more = purse.extend(40).unwrap();
-        purse.end_reservation();
-        drop(more);
-        drop(tokens);
-        assert_eq!((budget.granted(), budget.usage()), (0, Usage::default()));
-    }
-
-    #[test]
-    fn charges_outlive_the_reservation() {
-        let budget = Budget::new(100);
-        let purse = budget.purse(50).unwrap();
-        let mut c = purse.charge(Kind::Kv, 70).unwrap();
-        let part = c.split(30);
-        purse.end_reservation();
-        assert_eq!(budget.granted(), 70);
-        drop(c);
-        assert_eq!(budget.granted(), 30);
-        drop((part, purse));
-        assert_eq!(budget.granted(), 0);
-    }
-
-    proptest! {
-        #[test]
-        fn always_within_the_limit_and_back_to_zero(
-            limit in 0u64..200,
-            steps in proptest::collection::vec((0usize..3, 0u64..80, any::<bool>()), 0..60),
-        ) {
-            let budget = Budget::new(limit);
-            let mut purses = Vec::new();
-            let mut charges: Vec<Charge> = Vec::new();
-            for (who, bytes, drop_one) in steps {
-                if drop_one && !charges.is_empty() {
-                    charges.swap_remove(bytes as usize % charges.len());
-                } else if purses.len() < 3 {
-                    purses.extend(budget.purse(bytes).ok());
-                } else {
-                    let purse: &Arc<Purse> = &purses[who];
-                    charges.extend(purse.charge(Kind::Kv, bytes).ok());
-                }
-                prop_assert!(budget.granted() <= limit);
-                let held: u64 = charges.iter().map(Charge::bytes).sum();
-                prop_assert_eq!(budget.usage().kv, held);
-                prop_assert!(budget.granted() >= held);
-            }
-            drop(purses);
-            drop(charges);
-            prop_assert_eq!(budget.granted(), 0);
-            prop_assert_eq!(budget.usage(), Usage::default());
-        }
-    }
-}
+mod tests;

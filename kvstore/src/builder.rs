@@ -3,7 +3,8 @@
 
 use crate::merger::{self, Merge};
 use crate::recipe::Recipe;
-use crate::session::span::Span;
+use crate::session::Session;
+use crate::session::span::{Core, Span};
 use crate::telemetry::Metrics;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
@@ -49,8 +50,9 @@ impl Pending {
 
 /// What to do in the background.
 pub enum Work {
-    /// The index of a span; it is gone when the session was closed or truncated: then there is nothing to do.
-    Index(Weak<Span>),
+    /// The index of a span; it is gone when the session was closed or truncated: then there is nothing to do. Which tier
+    /// its rows are in is seen when the build begins.
+    Index(Weak<Session>, Weak<Core>),
     /// One span out of several.
     Merge(Merge),
 }
@@ -86,7 +88,9 @@ impl Builder {
             for job in jobs {
                 let pending = job.pending.clone();
                 match &job.work {
-                    Work::Index(span) => index_span(&pool, span, &job.recipe, &metrics),
+                    Work::Index(session, core) => {
+                        index_span(&pool, current(session, core, &job.recipe), &job.recipe, &metrics);
+                    }
                     Work::Merge(merge) => merger::run(&pool, merge, &job.recipe, &metrics),
                 }
                 left.fetch_sub(1, Ordering::AcqRel);
@@ -103,8 +107,8 @@ impl Builder {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         if let Err(mpsc::SendError(job)) = self.queue.send(job) {
             // Only when the builder's thread has died: the spans stay as they are.
-            if let Work::Index(span) = &job.work
-                && let Some(span) = span.upgrade()
+            if let Work::Index(session, core) = &job.work
+                && let Some(span) = current(session, core, &job.recipe)
             {
                 span.publish(None);
             }
@@ -120,8 +124,14 @@ impl Builder {
     }
 }
 
-fn index_span(pool: &rayon::ThreadPool, span: &Weak<Span>, recipe: &Recipe, metrics: &Metrics) {
-    let Some(span) = span.upgrade() else {
+/// The span to index, if it is still there. The session is not held across the build: closing it must return its memory.
+fn current(session: &Weak<Session>, core: &Weak<Core>, recipe: &Recipe) -> Option<Arc<Span>> {
+    let (session, core) = (session.upgrade()?, core.upgrade()?);
+    session.head(recipe.at.0, recipe.at.1).ok()?.current(&core)
+}
+
+fn index_span(pool: &rayon::ThreadPool, span: Option<Arc<Span>>, recipe: &Recipe, metrics: &Metrics) {
+    let Some(span) = span else {
         metrics.builds_cancelled.increment(1);
         return;
     };

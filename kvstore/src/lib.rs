@@ -5,6 +5,7 @@
 //! * `builder`: the queue of the background; `recipe`: index builds; `merger`: merges of small spans
 //! * `pool`: attend threads behind a bounded queue
 //! * `admission`: memory granted before it is used
+//! * `spill`: which rows leave RAM when it is short, and come back
 //! * `store`: what survives the process; `catalogue`: what on disk belongs to what
 //! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
@@ -23,6 +24,7 @@ pub mod serve;
 mod service;
 mod session;
 mod shard;
+mod spill;
 mod store;
 pub mod telemetry;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::session::extent::{self, SealedRows};
 use crate::session::merge::Part;
 use crate::session::samples::{self, Samples};
 use crate::session::span::{Queries, Span};
+use crate::spill::policy::History;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use std::sync::{Arc, Weak};
@@ -93,6 +94,8 @@ fn try_merge(
     })?;
     let merged = Arc::new(Span::merged(begin, merge.version, rows, kept, indexed));
     merged.save_queries(stored);
+    *merged.history() =
+        parts.iter().map(|(span, _)| *span.history()).fold(History::default(), History::joined);
     let tokens = merged.len();
     let session = merge.session.upgrade().ok_or(Void::Cancelled)?;
     let head = session.head(recipe.at.0, recipe.at.1).map_err(|_| Void::Cancelled)?;

@@ -2,7 +2,7 @@
 //!
 //! The verbs are in `crate::shard`, one file each.
 
-use crate::admission::{Budget, Purse, Short};
+use crate::admission::{Budget, Charge, Kind, Purse, Reclaim, Short};
 use crate::builder::{Builder, Job, Work};
 use crate::pool::Pool;
 use crate::recipe::Recipe;
@@ -46,7 +46,14 @@ pub struct NodeConfig {
     pub max_message_bytes: u64,
     /// Where sessions are stored, so that they outlive the process; None: nowhere.
     pub storage: Option<PathBuf>,
+    /// Bytes that the catalogue of the storage may cache, a part of the memory. At most a sixteenth of it is used.
+    pub catalogue_cache_bytes: u64,
 }
+
+/// Bytes of the catalogue's cache: records are small and read once.
+pub const CATALOGUE_CACHE: u64 = 16 << 20;
+/// Largest part of the memory that the catalogue may cache.
+const CATALOGUE_PART: u64 = 16;
 
 impl Default for NodeConfig {
     fn default() -> Self {
@@ -62,6 +69,7 @@ impl Default for NodeConfig {
             lease: Duration::from_secs(60),
             max_message_bytes: wire::DEFAULT_MAX_MESSAGE_BYTES,
             storage: None,
+            catalogue_cache_bytes: CATALOGUE_CACHE,
         }
     }
 }
@@ -105,6 +113,8 @@ pub struct Node {
     pub(crate) metrics: Arc<Metrics>,
     /// Where sessions outlive the process, if anywhere.
     pub(crate) store: Option<Arc<Store>>,
+    /// The memory of the catalogue's cache.
+    _catalogue: Charge,
     /// Stored sessions of which something is missing; held for one look-up or change.
     refused: Mutex<HashMap<Id, Refused>>,
     /// Looked up by every message, changed by open, close and the reaper; never held across work.
@@ -118,26 +128,35 @@ impl Node {
         let threads = config.threads.unwrap_or(cores);
         let index_threads = config.index_threads.unwrap_or(if threads > 4 { threads / 2 } else { threads });
         let metrics = Arc::new(Metrics::new()?);
-        let store = match &config.storage {
-            None => None,
-            Some(path) => Some(Store::open(path, metrics.clone())?),
+        let budget = Budget::new(config.memory_bytes);
+        let cache = config.catalogue_cache_bytes.min(config.memory_bytes / CATALOGUE_PART);
+        let (store, cache) = match &config.storage {
+            None => (None, 0),
+            Some(path) => (Some(Store::open(path, cache, metrics.clone())?), cache),
         };
+        // A part of the budget, so it fits.
+        let catalogue = budget.purse(0).and_then(|purse| purse.charge(Kind::Catalogue, cache));
+        let catalogue =
+            catalogue.map_err(|s| NodeError::Catalogue(s.status("its cache").message().into()))?;
         let mut instance = [0; ID_BYTES];
         rand::rngs::OsRng.try_fill_bytes(&mut instance).map_err(|e| NodeError::Random(e.to_string()))?;
         let node = Arc::new(Self {
             instance,
             kernels: Kernels::native(),
-            budget: Budget::new(config.memory_bytes),
+            budget,
             pool: Pool::new("attend", threads, config.queue, "attend.queue")
                 .map_err(|e| NodeError::Threads(e.to_string()))?,
             builder: Builder::start(index_threads, metrics.clone())
                 .map_err(|e| NodeError::Threads(e.to_string()))?,
             metrics,
             store,
+            _catalogue: catalogue,
             refused: Mutex::default(),
             sessions: RwLock::default(),
             config,
         });
+        let reclaim: Weak<dyn Reclaim> = Arc::downgrade(&(node.clone() as Arc<dyn Reclaim>));
+        node.budget.reclaim_from(reclaim);
         if let Some(store) = &node.store {
             node.recover(store).map_err(|e| NodeError::Catalogue(e.to_string()))?;
         }
@@ -169,6 +188,8 @@ impl Node {
             kv_bytes: usage.kv,
             index_bytes: usage.index,
             scratch_bytes: usage.scratch,
+            catalogue_bytes: usage.catalogue,
+            spilled_bytes: usage.spilled,
             granted_bytes: self.budget.granted(),
             budget_bytes: self.budget.limit(),
             builds_pending: self.builder.waiting() as u64,
@@ -333,9 +354,9 @@ impl Node {
         refused.is_some()
     }
 
-    /// A purse for a new session.
-    pub(crate) fn purse(&self, reserved: u64) -> Result<Arc<Purse>, Status> {
-        self.budget.purse(reserved).map_err(|s| self.short("reserve_tokens", s))
+    /// A purse for a session that reserves so much, of which `spilled` bytes lie in files.
+    pub(crate) fn purse(&self, reserved: u64, spilled: u64) -> Result<Arc<Purse>, Status> {
+        self.budget.purse_beside(reserved, spilled).map_err(|s| self.short("reserve_tokens", s))
     }
 }
 

@@ -56,6 +56,10 @@ pub struct Metrics {
     pub merges_cancelled: Counter,
     /// Duration of a merge.
     pub merge_seconds: Histogram,
+    /// Spans whose rows went to maps.
+    pub spills: Counter,
+    /// Spans whose rows came back.
+    pub promotions: Counter,
     /// Bytes of extent files written.
     pub stored_extents: Counter,
     /// Bytes of files of queries written.
@@ -74,6 +78,8 @@ struct Gauges {
     kv: Gauge,
     index: Gauge,
     scratch: Gauge,
+    catalogue: Gauge,
+    spilled: Gauge,
     granted: Gauge,
     budget: Gauge,
     pending: Gauge,
@@ -95,6 +101,10 @@ pub struct Snapshot {
     pub index_bytes: u64,
     /// Bytes of samples and of running builds.
     pub scratch_bytes: u64,
+    /// Bytes that the catalogue may cache.
+    pub catalogue_bytes: u64,
+    /// Bytes of keys and values that lie in maps of their files, beside the budget.
+    pub spilled_bytes: u64,
     /// Bytes reserved or used.
     pub granted_bytes: u64,
     /// The budget.
@@ -145,6 +155,8 @@ impl Metrics {
             merges_failed: counter(names::SPAN_MERGES, Some(("result", "error"))),
             merges_cancelled: counter(names::SPAN_MERGES, Some(("result", "cancelled"))),
             merge_seconds: recorder.register_histogram(&key(names::SPAN_MERGE_SECONDS, None), &META),
+            spills: counter(names::SPAN_SPILLS, None),
+            promotions: counter(names::SPAN_PROMOTIONS, None),
             stored_extents: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "extent"))),
             stored_queries: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "queries"))),
             stored_log: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "log"))),
@@ -155,6 +167,8 @@ impl Metrics {
                 kv: gauge(names::MEMORY_BYTES, Some(("kind", "kv"))),
                 index: gauge(names::MEMORY_BYTES, Some(("kind", "index"))),
                 scratch: gauge(names::MEMORY_BYTES, Some(("kind", "scratch"))),
+                catalogue: gauge(names::MEMORY_BYTES, Some(("kind", "catalogue"))),
+                spilled: gauge(names::SPILLED_BYTES, None),
                 granted: gauge(names::MEMORY_GRANTED_BYTES, None),
                 budget: gauge(names::MEMORY_BUDGET_BYTES, None),
                 pending: gauge(names::INDEX_BUILDS_PENDING, None),
@@ -174,6 +188,8 @@ impl Metrics {
         set(&self.gauges.kv, now.kv_bytes);
         set(&self.gauges.index, now.index_bytes);
         set(&self.gauges.scratch, now.scratch_bytes);
+        set(&self.gauges.catalogue, now.catalogue_bytes);
+        set(&self.gauges.spilled, now.spilled_bytes);
         set(&self.gauges.granted, now.granted_bytes);
         set(&self.gauges.budget, now.budget_bytes);
         set(&self.gauges.pending, now.builds_pending);

@@ -235,3 +235,57 @@ async fn a_read_only_directory_is_refused() {
     let ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", data.to_str().unwrap()];
     assert_refused(&recollectd(&ports).output().unwrap(), 64, "Read-only file system");
 }
+
+#[tokio::test]
+async fn a_killed_server_brings_spilled_sessions_back_in_the_same_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let args = ["--data", data, "--memory", "5MiB"];
+    let server = Server::start(&args);
+    let mut client = server.client().await;
+    client.open(v1::OpenRequest { index: v1::IndexKind::Flat as i32, ..open(true) }).await.unwrap();
+    // 15 MB of rows.
+    let tokens = 30_000;
+    for begin in (0..tokens).step_by(2500) {
+        for layer in 0..LAYERS {
+            let ack = append(&mut client, chunk(layer, begin..begin + 2500, true)).await;
+            assert_eq!(ack.error, None, "at {begin}");
+        }
+    }
+    let attend = |instance: Vec<u8>| v1::AttendRequest {
+        id: 1,
+        deadline_us: 0,
+        instance,
+        rows: vec![v1::AttendRow {
+            session: vec![7; 16],
+            layer: 1,
+            kv_head_count: 1,
+            end: tokens,
+            budget: Some(wire::convert::Budget::TopK(50).write()),
+            attention: Some(v1::AttentionDesc { scale: 0.01, ..Default::default() }),
+            q: Some(tensor::from_f32(&[2, DIM], &[0.25; 2 * DIM])),
+            ..Default::default()
+        }],
+    };
+    let mut answers = Vec::new();
+    let mut running = Some(server);
+    for round in 0..2 {
+        let server = running.take().unwrap_or_else(|| Server::start(&args));
+        let mut client = server.client().await;
+        assert_rows(&mut client, tokens / 2).await;
+        let described = client.describe(v1::DescribeRequest { protocol: 1 }).await.unwrap().into_inner();
+        assert!(described.memory_used_bytes <= described.memory_budget_bytes, "{described:?}");
+        let asked = tokio_stream::iter([attend(described.instance)]);
+        let mut stream = client.attend(asked).await.unwrap().into_inner();
+        let mut answer = stream.message().await.unwrap().unwrap().rows.remove(0);
+        assert_eq!(answer.error, None);
+        answer.stats = None;
+        answers.push(answer);
+        let (_, metrics) = server.get("/metrics");
+        let spilled = metrics.lines().find_map(|l| l.strip_prefix("recollect_spilled_bytes "));
+        let spilled: f64 = spilled.unwrap().parse().unwrap();
+        assert!(spilled > f64::from(8 << 20), "round {round}: {spilled}");
+        server.kill();
+    }
+    assert_eq!(answers[0], answers[1]);
+}

@@ -20,8 +20,10 @@ pub const SESSIONS: &str = "recollect_sessions";
 pub const SESSIONS_OPENED: &str = "recollect_sessions_opened_total";
 /// Sessions that ended; label `reason` is `close` or `lease` (counter).
 pub const SESSIONS_ENDED: &str = "recollect_sessions_ended_total";
-/// Bytes in use; label `kind` is `kv`, `index` or `scratch` (gauge).
+/// Bytes in use; label `kind` is `kv`, `index`, `scratch` or `catalogue` (gauge).
 pub const MEMORY_BYTES: &str = "recollect_memory_bytes";
+/// Bytes of keys and values that lie in maps of their files, which is no part of the budget (gauge).
+pub const SPILLED_BYTES: &str = "recollect_spilled_bytes";
 /// Bytes reserved or in use (gauge).
 pub const MEMORY_GRANTED_BYTES: &str = "recollect_memory_granted_bytes";
 /// The memory budget (gauge).
@@ -41,6 +43,10 @@ pub const INDEX_BUILD_SECONDS: &str = "recollect_index_build_seconds";
 pub const SPAN_MERGES: &str = "recollect_span_merges_total";
 /// Seconds that a merge took, its index build included (histogram).
 pub const SPAN_MERGE_SECONDS: &str = "recollect_span_merge_seconds";
+/// Spans whose rows went from RAM to maps of their files (counter).
+pub const SPAN_SPILLS: &str = "recollect_span_spills_total";
+/// Spans whose rows came back into RAM (counter).
+pub const SPAN_PROMOTIONS: &str = "recollect_span_promotions_total";
 /// Bytes written to the data directory; label `kind` is `extent`, `queries` or `log` (counter).
 pub const STORE_WRITTEN_BYTES: &str = "recollect_store_written_bytes_total";
 /// Writes to the data directory that failed, and entries of its catalogue that cannot be read (counter).
@@ -69,6 +75,8 @@ pub const COUNTERS: &[(&str, &str)] = &[
     (SPANS_SEALED, "Spans sealed"),
     (INDEX_BUILDS, "Index builds ended, those of merges included"),
     (SPAN_MERGES, "Merges of spans ended"),
+    (SPAN_SPILLS, "Spans whose rows went from RAM to maps of their files"),
+    (SPAN_PROMOTIONS, "Spans whose rows came back into RAM"),
     (STORE_WRITTEN_BYTES, "Bytes written to the data directory"),
     (STORE_ERRORS, "Writes to the data directory that failed, entries of its catalogue that cannot be read"),
 ];
@@ -78,6 +86,7 @@ pub const GAUGES: &[(&str, &str)] = &[
     (ATTEND_QUEUE_TASKS, "Attend and append tasks waiting or running"),
     (SESSIONS, "Sessions open"),
     (MEMORY_BYTES, "Bytes in use"),
+    (SPILLED_BYTES, "Bytes of keys and values in maps of their files, no part of the budget"),
     (MEMORY_GRANTED_BYTES, "Bytes reserved or in use"),
     (MEMORY_BUDGET_BYTES, "The memory budget"),
     (INDEX_BUILDS_PENDING, "Index builds and merges queued or running"),

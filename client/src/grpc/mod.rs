@@ -20,6 +20,9 @@ use wire::v1;
 use wire::v1::admin_client::AdminClient;
 use wire::v1::kv_client::KvClient;
 
+/// The least that a call may take which moves rows between RAM and disk, perhaps by the GiB.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Limits of one client. Every wait has one.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -210,6 +213,23 @@ impl Shard for GrpcShard {
 
     async fn inspect(&self, request: v1::InspectRequest) -> Result<v1::InspectResponse, Status> {
         call(&self.name, self.config.call_timeout, self.admin.clone().inspect(request)).await
+    }
+
+    async fn evict(&self, request: v1::EvictRequest) -> Result<v1::EvictResponse, Status> {
+        call(&self.name, self.config.call_timeout.max(MOVE_TIMEOUT), self.admin.clone().evict(request)).await
+    }
+
+    async fn promote(&self, request: v1::PromoteRequest) -> Result<v1::PromoteResponse, Status> {
+        call(&self.name, self.config.call_timeout.max(MOVE_TIMEOUT), self.admin.clone().promote(request))
+            .await
+    }
+
+    async fn pin(&self, request: v1::PinRequest) -> Result<v1::PinResponse, Status> {
+        call(&self.name, self.config.call_timeout, self.admin.clone().pin(request)).await
+    }
+
+    async fn unpin(&self, request: v1::UnpinRequest) -> Result<v1::UnpinResponse, Status> {
+        call(&self.name, self.config.call_timeout, self.admin.clone().unpin(request)).await
     }
 
     async fn wait_ready(&self, request: v1::WaitReadyRequest) -> Result<v1::WaitReadyResponse, Status> {

@@ -30,6 +30,7 @@ mod rows;
 mod saved;
 mod scratch;
 mod select;
+mod shares;
 pub mod sketch;
 mod span;
 mod summary;

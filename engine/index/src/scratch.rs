@@ -5,6 +5,7 @@ use std::ops::Range;
 use kernels::topk::{Sieve, TopK};
 
 use crate::find::Finding;
+use crate::shares::Shares;
 use crate::summary::{Cut, Remainder, Seen, Taken};
 
 /// Cuts that are kept; more spans than this in one call recompute some.
@@ -41,6 +42,9 @@ pub struct Scratch {
     pub(crate) taken: Vec<Taken>,
     pub(crate) remainder: Remainder,
     pub(crate) coverage: Taking,
+    pub(crate) shares: Shares,
+    /// Maximum and exact mass of each head before a span is attended to by all of them.
+    pub(crate) before: Vec<(f32, f32)>,
     /// Cuts by (index, visible range), most recent last.
     cuts: Vec<(CutKey, Cut)>,
 }
@@ -81,6 +85,12 @@ impl Scratch {
     /// Empty; grows on first use.
     pub fn new() -> Scratch {
         Scratch::default()
+    }
+
+    /// Of the last call, for each of its spans: the share of the softmax mass (spans, fresh ranges, what the partials held
+    /// before, the estimate) that its exactly attended tokens got, as a mean over the query heads.
+    pub fn span_shares(&self) -> &[f32] {
+        self.shares.of_spans()
     }
 
     /// Makes the cut for `key` the last of those kept, computing it when it is not there.

@@ -12,6 +12,7 @@ use crate::coverage;
 use crate::find::{self, Reach};
 use crate::flat;
 use crate::scratch::Scratch;
+use crate::shares;
 use crate::span::{Finder, SpanIndex};
 use crate::summary::{Cut, Means, Taken};
 
@@ -116,6 +117,7 @@ pub fn attend_spans(
         ids.clear();
         ids.resize(ask.group, Vec::new());
     }
+    scratch.shares.begin(spans.len());
     for view in fresh {
         step.attend_all(view, scratch, out);
     }
@@ -124,6 +126,7 @@ pub fn attend_spans(
         Budget::Coverage(share) if share < 1.0 => coverage::attend(&mut step, share, scratch, out),
         _ => step.everything(scratch, out),
     }
+    scratch.shares.settle(out);
     step.stats.per_head(ask.group)
 }
 
@@ -159,7 +162,12 @@ impl Step<'_, '_> {
 
     pub fn everything(&mut self, scratch: &mut Scratch, out: &mut [Partial]) {
         for (s, view) in self.spans.iter().enumerate() {
+            scratch.before.clear();
+            scratch.before.extend(out.iter().map(shares::before));
             self.attend_all(view, scratch, out);
+            for (head, (out, &before)) in out.iter().zip(&scratch.before).enumerate() {
+                scratch.shares.note((s, head), before, out);
+            }
             for ids in self.ids.as_deref_mut().into_iter().flatten() {
                 ids.extend(view.visible.clone().map(|id| (s as u32, id as u32)));
             }
@@ -312,10 +320,12 @@ impl Step<'_, '_> {
                 ids[head].extend(scratch.taken.iter().map(|t| (s as u32, t.token)));
                 ids[head][from..].sort_unstable();
             }
+            let before = shares::before(out);
             match view.index.filter(|_| self.ask.estimate) {
                 Some(index) => self.attend_and_estimate((s, view, index), head, scratch, out),
                 None => self.attend_exactly(view, head, scratch, out),
             }
+            scratch.shares.note((s, head), before, out);
         }
     }
 

@@ -46,4 +46,8 @@ pass_through! {
     close: CloseRequest => CloseResponse;
     inspect: InspectRequest => InspectResponse;
     wait_ready: WaitReadyRequest => WaitReadyResponse;
+    evict: EvictRequest => EvictResponse;
+    promote: PromoteRequest => PromoteResponse;
+    pin: PinRequest => PinResponse;
+    unpin: UnpinRequest => UnpinResponse;
 }

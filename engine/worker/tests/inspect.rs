@@ -191,3 +191,44 @@ fn what_cannot_be_inspected_is_one_line_with_the_right_code() {
         assert!(got == code && line.contains(names), "{shard} {more:?}: {got}, {line}");
     }
 }
+
+/// The rows of a verb about tiers.
+fn moved(verb: &str, shard: &str, more: &[&str]) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
+    let output = command.args([verb, "--json", "--shard", shard]).args(more).output().unwrap();
+    assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn rows_leave_ram_come_back_and_are_pinned() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_with(&[("RECOLLECT__STORAGE__PATH", data.path().to_str().unwrap())]);
+    let shard = &daemon.address;
+    let runtime = Runtime::new().unwrap();
+    let _session = runtime.block_on(async {
+        let cluster = Cluster::connect(&[shard]).await.unwrap();
+        filled(&cluster, v1::IndexKind::Summary).await
+    });
+    let bytes = SEALED * LAYERS as u64 * KV_HEADS as u64 * 4 * DIM as u64;
+    let pinned = moved("pin", shard, &[]);
+    assert_eq!((pinned.len(), &pinned[0]["record"], &pinned[0]["bytes"]), (2, &"session".into(), &0.into()));
+    let id = pinned[0]["session"].as_str().unwrap().to_owned();
+    assert_eq!(moved("evict", shard, &[])[1]["bytes"], 0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
+    let refused = command.args(["evict", "--shard", shard, "--session", &id]).output().unwrap();
+    let line = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && line.contains(&format!("session {id} is pinned")), "{line}");
+    assert_eq!(moved("unpin", shard, &["--session", &id])[0]["verb"], "unpin");
+    let evicted = moved("evict", shard, &["--session", &id]);
+    assert_eq!((&evicted[0]["session"], &evicted[1]["bytes"]), (&id.as_str().into(), &bytes.into()));
+    let rows = lines(shard, &[]);
+    let (spans, session) = rows.split_at(rows.len() - 2);
+    assert!(spans.iter().all(|span| span["tier"] == "spilled" && span["spilled_bytes"] == span["kv_bytes"]));
+    assert_eq!((&session[0]["spilled_bytes"], &session[0]["pinned"]), (&bytes.into(), &false.into()));
+    let plain = String::from_utf8(inspect(shard, &[]).stdout).unwrap();
+    assert!(plain.contains("spilled"), "{plain}");
+    assert_eq!(moved("promote", shard, &[]).last().unwrap()["bytes"], bytes);
+    assert!(lines(shard, &[])[..spans.len()].iter().all(|span| span["tier"] == "full"));
+}

@@ -16,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// Key of the number of the last batch.
 const BATCHES: &[u8] = b"batches";
-/// Bytes that sled may cache: records are small and read once.
-const CACHE: u64 = 16 << 20;
 /// How long a tree that was let go may stay locked.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -30,10 +28,10 @@ pub struct Sled {
 }
 
 impl Sled {
-    /// Opens the tree in `folder` and the stamp beside it; makes them when they are not there. Whoever calls this has the
+    /// Opens the tree in `folder`, with a cache of so many bytes, and the stamp beside it; makes them when they are not there. Whoever calls this has the
     /// directory to itself, so a tree that is locked is about to be let go by a thread of sled.
-    pub fn open(folder: &Path) -> Result<Self, CatalogueError> {
-        let config = sled::Config::new().path(folder).cache_capacity(CACHE).flush_every_ms(None);
+    pub fn open(folder: &Path, cache: u64) -> Result<Self, CatalogueError> {
+        let config = sled::Config::new().path(folder).cache_capacity(cache).flush_every_ms(None);
         let until = Instant::now() + PATIENCE;
         let tree = loop {
             // Damaged files can make sled panic as well as fail.

@@ -3,11 +3,13 @@ use super::*;
 use proptest::prelude::*;
 use std::path::Path;
 
+const CACHE: u64 = 1 << 20;
+
 /// Runs a test on both catalogues.
 fn on_both(test: impl Fn(&dyn Catalogue)) {
     test(&memory::Memory::default());
     let folder = tempfile::tempdir().unwrap();
-    test(&sled::Sled::open(&folder.path().join("catalogue")).unwrap());
+    test(&sled::Sled::open(&folder.path().join("catalogue"), CACHE).unwrap());
 }
 
 fn put(table: Table, key: &[u8], value: &[u8]) -> Change {
@@ -41,7 +43,7 @@ fn what_was_applied_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("catalogue");
     for round in 0..5u64 {
-        let c = sled::Sled::open(&path).unwrap();
+        let c = sled::Sled::open(&path, CACHE).unwrap();
         assert_eq!(c.scan(Table::Sessions, b"").unwrap().len() as u64, round);
         c.apply(&[put(Table::Sessions, &number_key(round), b"x")]).unwrap();
     }
@@ -61,16 +63,16 @@ fn copy(from: &Path, to: &Path) {
 fn a_tree_older_than_its_stamp_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (path, old) = (folder.path().join("catalogue"), folder.path().join("old"));
-    let c = sled::Sled::open(&path).unwrap();
+    let c = sled::Sled::open(&path, CACHE).unwrap();
     c.apply(&[put(Table::Sessions, b"1", b"x")]).unwrap();
     drop(c);
     copy(&path, &old);
-    let c = sled::Sled::open(&path).unwrap();
+    let c = sled::Sled::open(&path, CACHE).unwrap();
     c.apply(&[put(Table::Sessions, b"2", b"x")]).unwrap();
     drop(c);
     std::fs::remove_dir_all(&path).unwrap();
     std::fs::rename(&old, &path).unwrap();
-    let e = sled::Sled::open(&path).err().unwrap().to_string();
+    let e = sled::Sled::open(&path, CACHE).err().unwrap().to_string();
     assert!(e.contains("1 batches of the 2 that were written"), "{e}");
 }
 
@@ -78,7 +80,7 @@ fn a_tree_older_than_its_stamp_is_refused() {
 fn damaged_trees_never_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("catalogue");
-    let c = sled::Sled::open(&path).unwrap();
+    let c = sled::Sled::open(&path, CACHE).unwrap();
     for i in 0..40u64 {
         c.apply(&[put(Table::Sessions, &number_key(i), &[7; 100])]).unwrap();
     }
@@ -92,7 +94,7 @@ fn damaged_trees_never_panic() {
         bytes[at..].iter_mut().take(50).for_each(|b| *b ^= 0x55);
         std::fs::write(hurt.join("db"), &bytes).unwrap();
         // All is there, or it is refused.
-        if let Ok(c) = sled::Sled::open(&hurt) {
+        if let Ok(c) = sled::Sled::open(&hurt, CACHE) {
             let found = c.scan(Table::Sessions, b"");
             assert!(found.is_err() || found.unwrap().len() == 40, "round {round}");
         }

@@ -1,5 +1,6 @@
 //! Configuration: defaults, then a TOML file, then `RECOLLECT__SECTION__KEY`, then flags; checked before a port opens.
 
+mod cgroup;
 mod size;
 
 pub use size::{Size, parse_size};
@@ -7,6 +8,7 @@ pub use wire::Address;
 
 use crate::NodeConfig;
 use crate::telemetry::LogFormat;
+use attention::EXTENT_TOKENS;
 use clap::Args;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -17,6 +19,10 @@ use std::time::Duration;
 
 /// Bytes that a memory budget may have.
 const MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 50;
+/// The budget where nothing limits it.
+const DEFAULT_BUDGET: u64 = 4 << 30;
+/// Bytes of an extent whose keys and values have 64 elements: a storage that cannot hold one in RAM can move none.
+const EXTENT: u64 = EXTENT_TOKENS as u64 * 4 * 64;
 
 /// Everything that can be set.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -56,7 +62,8 @@ pub struct Server {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// KV, indexes and working memory together.
+    /// KV, indexes, working memory and the catalogue's cache together. Default: 4 GiB, but no more than three quarters of
+    /// what the control group may use.
     pub budget: Size,
 }
 
@@ -95,11 +102,13 @@ pub struct Sessions {
 }
 
 /// The disk.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Storage {
     /// Where sessions are stored, so that they outlive the process; empty: nowhere.
     pub path: PathBuf,
+    /// Bytes that the catalogue may cache, a part of the memory budget; at most a sixteenth of that is used.
+    pub catalogue_cache: Size,
 }
 
 /// The log.
@@ -125,7 +134,21 @@ impl Default for Server {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { budget: Size(4 << 30) }
+        Self { budget: Size(DEFAULT_BUDGET) }
+    }
+}
+
+impl Memory {
+    /// The budget of a process that may use so much.
+    fn within(limit: Option<u64>) -> Self {
+        let part = limit.map_or(u64::MAX, |limit| (limit / 4 * 3) >> 20 << 20);
+        Self { budget: Size(DEFAULT_BUDGET.min(part).max(*MEMORY.start())) }
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { path: PathBuf::new(), catalogue_cache: Size(NodeConfig::default().catalogue_cache_bytes) }
     }
 }
 
@@ -172,7 +195,7 @@ pub struct Flags {
     /// Address of /livez /readyz /metrics /status [default: 127.0.0.1:7421]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Memory budget, as 4GiB or 512MiB [default: 4GiB]
+    /// Memory budget, as 4GiB or 512MiB [default: 4GiB, or three quarters of the cgroup's limit if that is less]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Directory where sessions outlive the process [default: none, memory only]
@@ -189,7 +212,13 @@ pub struct Flags {
 impl Config {
     /// Reads and checks everything. The error is one line that names the setting.
     pub fn load(flags: &Flags) -> Result<Self, String> {
-        let mut figment = Figment::from(Serialized::defaults(Config::default()));
+        Self::load_within(flags, cgroup::limit())
+    }
+
+    /// The same for a process whose control group may use so much memory.
+    fn load_within(flags: &Flags, limit: Option<u64>) -> Result<Self, String> {
+        let defaults = Config { memory: Memory::within(limit), ..Config::default() };
+        let mut figment = Figment::from(Serialized::defaults(defaults));
         let mut file = None;
         if let Some(path) = &flags.config {
             let text =
@@ -223,7 +252,13 @@ impl Config {
         set("log.format", format.map(Into::into));
         let config: Config = figment.extract().map_err(|e| explain(e, file.map(PathBuf::as_path)))?;
         config.check()?;
-        Ok(config)
+        match limit.filter(|&limit| config.memory.budget.0 > limit) {
+            None => Ok(config),
+            Some(limit) => Err(format!(
+                "memory.budget: {} bytes, more than the {limit} bytes that the control group of this process may use",
+                config.memory.budget.0
+            )),
+        }
     }
 
     /// Ranges that the types do not say.
@@ -232,6 +267,13 @@ impl Config {
             in_range(value, range).map_err(|e| format!("{key}: {e}"))
         };
         check("memory.budget", self.memory.budget.0, MEMORY)?;
+        let budget = self.memory.budget.0;
+        if !self.storage.path.as_os_str().is_empty() && budget < EXTENT {
+            return Err(format!(
+                "memory.budget: {budget}, must be at least {EXTENT}, one extent, with storage.path"
+            ));
+        }
+        check("storage.catalogue_cache", self.storage.catalogue_cache.0, 64 << 10..=1 << 40)?;
         check("server.max_message", self.server.max_message.0, 64 << 10..=2 << 30)?;
         check("server.grace_seconds", self.server.grace_seconds, 0..=3600)?;
         check("attend.threads", self.attend.threads as u64, 0..=4096)?;
@@ -268,7 +310,7 @@ impl Config {
              [index]\nthreads = {}\nmin_tokens = {}\nrecall = {:?}\nseal_tokens = {}\n\
              merge = {}\n\n\
              [sessions]\nlease_seconds = {}\n\n\
-             [storage]\npath = {:?}\n\n\
+             [storage]\npath = {:?}\ncatalogue_cache = \"{}\"\n\n\
              [log]\nformat = \"{format}\"\nfilter = {:?}\n",
             server.listen,
             server.http,
@@ -284,6 +326,7 @@ impl Config {
             index.merge,
             sessions.lease_seconds,
             storage.path,
+            storage.catalogue_cache,
             log.filter,
         )
     }
@@ -303,6 +346,7 @@ impl Config {
             lease: Duration::from_secs(self.sessions.lease_seconds),
             max_message_bytes: self.server.max_message.0,
             storage: Some(self.storage.path.clone()).filter(|p| !p.as_os_str().is_empty()),
+            catalogue_cache_bytes: self.storage.catalogue_cache.0,
         }
     }
 }

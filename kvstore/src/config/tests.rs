@@ -3,17 +3,18 @@ use super::*;
 fn with_file(text: &str) -> Result<Config, String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    Config::load(&Flags { config: Some(file.path().to_owned()), ..Flags::default() })
+    Config::load_within(&Flags { config: Some(file.path().to_owned()), ..Flags::default() }, None)
 }
 
 #[test]
 fn what_is_printed_reads_back() {
     let mut config = Config::default();
     config.server.listen = "[::1]:9".parse().unwrap();
-    config.memory.budget = Size(3 << 20);
+    config.memory.budget = Size(5 << 20);
     config.index.recall = 0.9;
     config.index.merge = false;
     config.storage.path = "/some/where \"else\"".into();
+    config.storage.catalogue_cache = Size(1 << 20);
     config.log.filter = "kvstore=debug,info".into();
     assert_eq!(with_file(&config.print()).unwrap(), config);
 }
@@ -22,13 +23,13 @@ fn what_is_printed_reads_back() {
 fn flags_beat_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[memory]\nbudget = \"1GiB\"\n[attend]\nthreads = 3\n").unwrap();
-    let config = Config::load(&Flags {
+    let flags = Flags {
         config: Some(file.path().to_owned()),
         memory: Some(Size(2 << 30)),
         listen: Some("[::1]:7".parse().unwrap()),
         ..Flags::default()
-    })
-    .unwrap();
+    };
+    let config = Config::load_within(&flags, None).unwrap();
     assert_eq!(config.memory.budget, Size(2 << 30));
     assert_eq!(config.attend.threads, 3);
     assert_eq!(config.server.listen.to_string(), "[::1]:7");
@@ -55,6 +56,11 @@ fn mistakes_are_one_line_that_names_the_key() {
         ("[sessions]\nlease_seconds = 0\n", "sessions.lease_seconds"),
         ("[log]\nformat = \"xml\"\n", "log.format"),
         ("[log]\nfilter = \"a=b=c\"\n", "log.filter"),
+        ("[storage]\ncatalogue_cache = \"1KiB\"\n", "storage.catalogue_cache"),
+        (
+            "[memory]\nbudget = \"3MiB\"\n[storage]\npath = \"x\"\n",
+            "memory.budget: 3145728, must be at least 4194304",
+        ),
         ("[server\n", "--config"),
     ] {
         let e = with_file(text).unwrap_err();
@@ -77,4 +83,21 @@ fn memory_on_a_command_line_has_the_limits_of_the_setting() {
         assert!(e.ends_with(", must be in 1048576..=1125899906842624"), "{e}");
     }
     assert!(parse_memory("lots").unwrap_err().contains("is not a size"));
+}
+
+#[test]
+fn the_budget_lies_within_the_limit_of_the_control_group() {
+    let within = |memory: Option<u64>, limit| {
+        let flags = Flags { memory: memory.map(Size), ..Flags::default() };
+        Config::load_within(&flags, limit).map(|c| c.memory.budget.0)
+    };
+    assert_eq!(within(None, None), Ok(4 << 30));
+    assert_eq!(within(None, Some(64 << 30)), Ok(4 << 30));
+    assert_eq!(within(None, Some(2 << 30)), Ok(3 << 29));
+    assert_eq!(within(Some(2 << 30), Some(2 << 30)), Ok(2 << 30));
+    let e = within(Some(3 << 30), Some(2 << 30)).unwrap_err();
+    assert!(e.contains("memory.budget: 3221225472 bytes") && e.contains("2147483648 bytes"), "{e}");
+    // A limit below any budget.
+    let e = within(None, Some(1 << 19)).unwrap_err();
+    assert!(e.contains("1048576 bytes") && e.contains("524288 bytes"), "{e}");
 }

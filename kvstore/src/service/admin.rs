@@ -32,4 +32,23 @@ impl v1::admin_server::Admin for Admin {
     ) -> Result<Response<v1::WaitReadyResponse>, Status> {
         self.node.wait_ready(request.into_inner()).await.map(Response::new)
     }
+
+    async fn evict(&self, request: Request<v1::EvictRequest>) -> Result<Response<v1::EvictResponse>, Status> {
+        self.node.evict(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn promote(
+        &self,
+        request: Request<v1::PromoteRequest>,
+    ) -> Result<Response<v1::PromoteResponse>, Status> {
+        self.node.promote(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn pin(&self, request: Request<v1::PinRequest>) -> Result<Response<v1::PinResponse>, Status> {
+        self.node.pin(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn unpin(&self, request: Request<v1::UnpinRequest>) -> Result<Response<v1::UnpinResponse>, Status> {
+        self.node.unpin(request.into_inner()).await.map(Response::new)
+    }
 }

@@ -27,6 +27,33 @@ enum Storage {
 }
 
 impl Extent {
+    /// In the map of a file. `charge` covers the rows.
+    pub fn mapped(file: ExtentFile, charge: Charge) -> Self {
+        let id = OnceLock::from(file.extent.id);
+        Self { rows: Storage::Mapped(file), file: id, _charge: charge }
+    }
+
+    /// A copy in RAM of the same file; `charge` covers its bytes, which are split off.
+    pub fn copied(&self, charge: &mut Charge) -> Self {
+        let rows = Storage::Held { keys: self.keys().to_vec(), values: self.values().to_vec() };
+        Self { rows, file: self.file.clone(), _charge: charge.split(self.bytes()) }
+    }
+
+    /// Whether the rows lie in a map.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.rows, Storage::Mapped(_))
+    }
+
+    /// Bytes of the rows.
+    pub fn bytes(&self) -> u64 {
+        2 * (self.keys().len() + self.values().len()) as u64
+    }
+
+    /// Rows, of keys with this many elements.
+    pub fn tokens(&self, key_dim: usize) -> u64 {
+        (self.keys().len() / key_dim) as u64
+    }
+
     /// Keys, row by row.
     pub fn keys(&self) -> &[f16] {
         match &self.rows {
@@ -69,10 +96,14 @@ impl SealedRows {
     pub fn mapped(files: Vec<ExtentFile>, (key_dim, value_dim): (usize, usize), mut charge: Charge) -> Self {
         let extents = files.into_iter().map(|file| {
             let bytes = 2 * (file.keys().len() + file.values().len()) as u64;
-            let id = OnceLock::from(file.extent.id);
-            Arc::new(Extent { rows: Storage::Mapped(file), file: id, _charge: charge.split(bytes) })
+            Arc::new(Extent::mapped(file, charge.split(bytes)))
         });
         Self { extents: extents.collect(), key_dim, value_dim }
+    }
+
+    /// Rows of the same shape in other extents.
+    pub fn with_extents(&self, extents: Vec<Arc<Extent>>) -> Self {
+        Self { extents, key_dim: self.key_dim, value_dim: self.value_dim }
     }
 
     /// Elements of a key and of a value.

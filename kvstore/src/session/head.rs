@@ -146,8 +146,11 @@ impl Head {
         samples: usize,
         seal_to: Option<u64>,
     ) -> Result<Grant, Short> {
-        let state = self.read();
-        let (begin, len) = (state.fresh.begin, state.fresh.len());
+        // The lock is let go before anything is charged: a charge may spill spans of this very head.
+        let (begin, len) = {
+            let state = self.read();
+            (state.fresh.begin, state.fresh.len())
+        };
         let sealed = seal_to.map_or(0, |to| to.saturating_sub(begin));
         let after = capacity(len + tokens).max(sealed + capacity(len + tokens - sealed));
         let kv = (after - capacity(len)) * g.row_bytes();
@@ -262,6 +265,12 @@ impl State {
             visible: (first - self.fresh.begin) as usize..(last - self.fresh.begin) as usize,
         });
         (spans, fresh)
+    }
+
+    /// The spans of which [`State::views`] gives views, in order.
+    pub fn seen(&self, begin: u64, end: u64) -> impl Iterator<Item = &Arc<Span>> {
+        let seen = move |h: &&Held| begin.max(h.span.begin) < end.min(h.visible_end);
+        self.spans.iter().filter(seen).map(|h| &h.span)
     }
 
     /// Copies of the rows of `[begin, end)`, which must be held.

@@ -45,10 +45,11 @@ impl State {
     /// replaced, to be let go outside the lock.
     fn replace(&mut self, parts: &[Part], version: u64, merged: Arc<Span>) -> Option<Vec<Held>> {
         let (first, last) = (parts.first()?, parts.last()?);
-        let at = self.spans.iter().position(|h| Arc::ptr_eq(&h.span, &first.0))?;
+        // A part may have gone to another tier meanwhile.
+        let at = self.spans.iter().position(|h| h.span.has(first.0.core()))?;
         let held = self.spans.get(at..at + parts.len())?;
         let same = held.iter().zip(parts).all(|(h, (span, end))| {
-            Arc::ptr_eq(&h.span, span) && (h.visible_end == *end || Arc::ptr_eq(span, &last.0))
+            h.span.has(span.core()) && (h.visible_end == *end || Arc::ptr_eq(span, &last.0))
         });
         let visible_end = held.last().filter(|_| same)?.visible_end;
         let plan = held[0].plan.filter(|&p| p != version);

@@ -3,7 +3,7 @@
 //! * `geometry`: the checked shape of its tensors
 //! * `head`: what one (layer, KV head) holds
 //! * `span`, `extent`, `fresh`, `samples`: its parts
-//! * `tiers`: which spans merge; `merge`: the plan and the swap
+//! * `tiers`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
 //! * `stored`: what of it goes to disk, and back
 //! * `lease`: how long it lives unheard of
 
@@ -13,6 +13,7 @@ pub mod geometry;
 pub mod head;
 pub mod lease;
 pub mod merge;
+pub mod overlay;
 pub mod samples;
 pub mod span;
 pub mod stored;
@@ -27,6 +28,7 @@ use head::Head;
 use lease::Lease;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tonic::Status;
@@ -69,6 +71,8 @@ pub struct Session {
     pub pending: Arc<Pending>,
     /// What of it is on disk; None without storage.
     pub kept: Option<Arc<Kept>>,
+    /// Its spans stay in RAM. For the life of the process.
+    pub pinned: AtomicBool,
 }
 
 impl Session {
@@ -92,6 +96,7 @@ impl Session {
             lease: Lease::new(lease),
             pending: Arc::default(),
             kept,
+            pinned: AtomicBool::new(false),
             terms,
         })
     }

@@ -1,13 +1,17 @@
 //! A sealed run of tokens of one head: immutable rows and a slot that goes from empty to an index once.
+//!
+//! What stays when the rows move to another tier is the core: two spans with one core are the same span.
 
 use crate::admission::Charge;
 use crate::session::extent::SealedRows;
 use crate::session::fresh::Fresh;
 use crate::session::samples::{Later, Samples, Stored};
+use crate::spill;
+use crate::spill::policy::History;
 use half::f16;
 use index::{SpanIndex, SpanView};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Rows `[begin, end)` of one head.
 pub struct Span {
@@ -19,6 +23,11 @@ pub struct Span {
     pub version: u64,
     /// Keys and values.
     pub rows: SealedRows,
+    core: Arc<Core>,
+}
+
+/// What a span is apart from where its rows lie.
+pub struct Core {
     /// Set once by the builder. Until then the span is scanned exactly, so a reader never waits.
     index: OnceLock<Indexed>,
     /// A build is queued or running.
@@ -30,6 +39,24 @@ pub struct Span {
     unsaved: Mutex<Option<Stored>>,
     /// Id of the file of the queries; 0: there are none.
     queries_file: OnceLock<u64>,
+    /// How it is used; held for a few instructions.
+    history: Mutex<History>,
+    /// Its files could not be read back, so that its rows must stay in RAM.
+    unreadable: AtomicBool,
+}
+
+impl Core {
+    fn new(queries: Queries, pending: bool) -> Self {
+        Self {
+            index: OnceLock::new(),
+            pending: AtomicBool::new(pending),
+            queries: Mutex::new(queries),
+            unsaved: Mutex::default(),
+            queries_file: OnceLock::new(),
+            history: Mutex::default(),
+            unreadable: AtomicBool::new(false),
+        }
+    }
 }
 
 /// Samples of a span.
@@ -68,11 +95,10 @@ impl Span {
             end: rows.end(),
             version: 1,
             rows: SealedRows::seal(rows),
-            index: OnceLock::new(),
-            pending: AtomicBool::new(pending),
-            queries: Mutex::new(queries),
-            unsaved: Mutex::default(),
-            queries_file: OnceLock::new(),
+            core: Arc::new(Core {
+                history: Mutex::new(History::begun(spill::now())),
+                ..Core::new(queries, pending)
+            }),
         }
     }
 
@@ -89,11 +115,10 @@ impl Span {
             end: begin + rows.keys().len() as u64,
             version,
             rows,
-            index: OnceLock::new(),
-            pending: AtomicBool::new(pending),
-            queries: Mutex::new(queries),
-            unsaved: Mutex::default(),
-            queries_file: OnceLock::from(queries_file),
+            core: Arc::new(Core {
+                queries_file: OnceLock::from(queries_file),
+                ..Core::new(queries, pending)
+            }),
         }
     }
 
@@ -110,12 +135,41 @@ impl Span {
             end: begin + rows.keys().len() as u64,
             version,
             rows,
-            index: OnceLock::from(indexed),
-            pending: AtomicBool::new(false),
-            queries: Mutex::new(Queries { own: queries, later: Later::default() }),
-            unsaved: Mutex::default(),
-            queries_file: OnceLock::new(),
+            core: Arc::new(Core {
+                index: OnceLock::from(indexed),
+                ..Core::new(Queries { own: queries, later: Later::default() }, false)
+            }),
         }
+    }
+
+    /// The same span over the same rows in another tier.
+    pub fn over(&self, rows: SealedRows) -> Self {
+        Self { begin: self.begin, end: self.end, version: self.version, rows, core: self.core.clone() }
+    }
+
+    /// What stays when its rows move.
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Whether this is the span of a core.
+    pub fn has(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+
+    /// How it is used.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.core.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that its files cannot be read back.
+    pub fn set_unreadable(&self) {
+        self.core.unreadable.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its rows can be read back from files.
+    pub fn can_spill(&self) -> bool {
+        self.rows.published() && !self.core.unreadable.load(Ordering::Relaxed)
     }
 
     /// Tokens, hidden ones included.
@@ -125,41 +179,41 @@ impl Span {
 
     /// The index, when it is there.
     pub fn indexed(&self) -> Option<&Indexed> {
-        self.index.get()
+        self.core.index.get()
     }
 
     /// Whether nothing more is coming: the index is there, or none will be built.
     pub fn ready(&self) -> bool {
-        !self.pending.load(Ordering::Acquire)
+        !self.core.pending.load(Ordering::Acquire)
     }
 
     /// Ends the build, with an index or without.
     pub fn publish(&self, indexed: Option<Indexed>) {
         if let Some(indexed) = indexed {
             // Only the one build job of this span calls this.
-            let _ = self.index.set(indexed);
+            let _ = self.core.index.set(indexed);
         }
-        self.pending.store(false, Ordering::Release);
+        self.core.pending.store(false, Ordering::Release);
     }
 
     /// The sampled queries.
     pub fn queries(&self) -> MutexGuard<'_, Queries> {
-        self.queries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.queries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a copy of the queries that the index is built with, until it is on disk. Called before the build takes them.
     pub fn save_queries(&self, queries: Option<Stored>) {
-        *self.unsaved.lock().unwrap_or_else(PoisonError::into_inner) = queries;
+        *self.core.unsaved.lock().unwrap_or_else(PoisonError::into_inner) = queries;
     }
 
     /// The copy; None when there is nothing to write.
     pub fn unsaved(&self) -> MutexGuard<'_, Option<Stored>> {
-        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Id of the file of the queries, 0 for none; unset until it is written.
     pub fn queries_file(&self) -> &OnceLock<u64> {
-        &self.queries_file
+        &self.core.queries_file
     }
 
     /// The part of `[begin, end)` that lies in this span below `visible_end`, or None.
@@ -169,7 +223,7 @@ impl Span {
         (first < last).then(|| SpanView {
             keys: self.rows.keys(),
             values: self.rows.values(),
-            index: self.index.get().map(|i| &i.index),
+            index: self.core.index.get().map(|i| &i.index),
             visible: (first - self.begin) as usize..(last - self.begin) as usize,
         })
     }

@@ -5,6 +5,7 @@ use crate::session::Session;
 use crate::session::span::Span;
 use crate::shard::kinds::wire_kind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tonic::Status;
 use wire::v1;
@@ -74,6 +75,8 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
         lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         spans,
         fresh_tokens,
+        pinned: session.pinned.load(Ordering::Acquire),
+        spilled_bytes: usage.spilled,
         durable: session.log().is_some(),
         durable_watermark: match (&session.kept, session.log()) {
             (_, Some(log)) => log.durable().0,
@@ -86,6 +89,8 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
 fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInfo {
     let indexed = span.indexed();
     let kind = indexed.map_or(index::Kind::Flat, |i| i.index.kind());
+    let (_, spilled_bytes) = span.rows.tiers();
+    let tier = if spilled_bytes > 0 { v1::Tier::Spilled } else { v1::Tier::Full };
     v1::SpanInfo {
         layer: layer as u32,
         kv_head: kv_head as u32,
@@ -99,5 +104,7 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
         recall: indexed.and_then(|i| i.index.recall_estimate()),
         width: indexed.map_or(0, |i| u32::try_from(i.index.width()).unwrap_or(u32::MAX)),
         recall_target: indexed.map(|i| i.recall_target),
+        tier: tier.into(),
+        spilled_bytes,
     }
 }

@@ -132,7 +132,7 @@ impl Node {
             self.keep(session, at);
         }
         if let Some(span) = pushed.wants_index {
-            self.queue(session, at, Work::Index(Arc::downgrade(&span)));
+            self.queue(session, at, Work::Index(Arc::downgrade(session), Arc::downgrade(span.core())));
         }
         if let Some(version) = pushed.wants_merge {
             let (session_ref, store) = (Arc::downgrade(session), self.store.clone());

@@ -6,7 +6,9 @@ use crate::pool::Permit;
 use crate::session::Session;
 use crate::session::head::{Grant, Head, Rows};
 use crate::session::samples;
+use crate::session::span::Span;
 use crate::shard::plan::{Row, RowAsk};
+use crate::spill;
 use crate::store::log::record;
 use attention::{EXTENT_TOKENS, Partial};
 use half::f16;
@@ -276,16 +278,23 @@ impl Node {
             deadline,
             outside: ask.outside.as_ref().map(|o| &o[slot * g.group..(slot + 1) * g.group]),
         };
-        let stats = SCRATCH.with_borrow_mut(|scratch| match (deadline, ask.budget) {
-            (Some(deadline), Budget::All) => {
-                // In the order of `attend_spans`.
-                let views = fresh.iter().chain(&spans);
-                self.attend_pieces(views, deadline, &asked, scratch, &mut partials)
-            }
-            _ => {
-                let fresh = fresh.as_slice();
-                attend_spans(&self.kernels, &spans, fresh, &asked, scratch, &mut partials, None)
-            }
+        let stats = SCRATCH.with_borrow_mut(|scratch| {
+            let (stats, shares) = match (deadline, ask.budget) {
+                (Some(deadline), Budget::All) => {
+                    // In the order of `attend_spans`.
+                    let views = fresh.iter().chain(&spans);
+                    // Every token got what it got: nothing was selected that would tell a span from another.
+                    (self.attend_pieces(views, deadline, &asked, scratch, &mut partials), &[][..])
+                }
+                _ => {
+                    let fresh = fresh.as_slice();
+                    let stats =
+                        attend_spans(&self.kernels, &spans, fresh, &asked, scratch, &mut partials, None);
+                    (stats, scratch.span_shares())
+                }
+            };
+            refer(state.seen(ask.begin, ask.end), shares);
+            stats
         });
         // Out of time: what was not attended to exactly is missing unless an estimate stands in for it.
         let estimated = ask.estimate && ask.budget != Budget::All;
@@ -362,6 +371,13 @@ impl Node {
             watermark,
         }
     }
+}
+
+/// Counts a reference to spans, with the share of the attention that each of them got, where that is known.
+fn refer<'s>(spans: impl Iterator<Item = &'s Arc<Span>>, shares: &[f32]) {
+    let now = spill::now();
+    let shares = shares.iter().copied().chain(std::iter::repeat(0.0));
+    spans.zip(shares).for_each(|(span, share)| span.history().refer(now, share));
 }
 
 /// The durable session of a row, and whether the row brought a token.

@@ -6,6 +6,7 @@
 //! * `read`: `ReadRows`
 //! * `truncate`: `Truncate`
 //! * `admin`: `Inspect`, `WaitReady`
+//! * `tier`: `Evict`, `Promote`, `Pin`, `Unpin`
 //! * `probe`: which tokens a query selects, for measurements
 
 pub mod admin;
@@ -16,6 +17,7 @@ pub mod open;
 pub mod plan;
 pub mod probe;
 pub mod read;
+pub mod tier;
 pub mod truncate;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The life of a session: `Describe`, `Open`, `Renew`, `Close`.
 
+use crate::admission::Purse;
 use crate::node::Node;
 use crate::session::geometry::{Geometry, reservation};
 use crate::session::{Id, Session, Terms, lease};
@@ -51,7 +52,7 @@ impl Node {
     }
 
     /// Creates a session and reserves its memory: KV of `reserve_tokens` in every owned head, and their indexes.
-    pub async fn open(&self, request: v1::OpenRequest) -> Result<v1::OpenResponse, Status> {
+    pub async fn open(self: &Arc<Self>, request: v1::OpenRequest) -> Result<v1::OpenResponse, Status> {
         let Opening { id, terms, owned, reserved: bytes } = self.read_open(&request)?;
         let lease = self.lease(request.lease_ms)?.unwrap_or(self.config.lease);
         if request.durable && self.store.is_none() {
@@ -59,7 +60,7 @@ impl Node {
             return Err(Status::failed_precondition(why));
         }
         self.vacant(&id)?;
-        let purse = self.purse(bytes)?;
+        let purse = self.reserve(bytes).await?;
         let kept = self.begin(request, lease).await?;
         let session = Session::new((id, terms), &owned, purse, lease, kept.clone())
             .map_err(|s| self.short("an empty session", s))
@@ -90,6 +91,15 @@ impl Node {
         let terms =
             Terms { fingerprint, geometry, index, seed: request.seed, deterministic: request.deterministic };
         Ok(Opening { id, terms, owned, reserved })
+    }
+
+    /// Reserves memory; what is cold may have to go to disk for it.
+    async fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Arc<Purse>, Status> {
+        if self.store.is_none() {
+            return self.purse(bytes, 0);
+        }
+        let node = self.clone();
+        on_disk(move || node.purse(bytes, 0)).await?
     }
 
     /// Enters a new session into the catalogue, if there is one.

@@ -6,11 +6,13 @@ use crate::store::Store;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks of who waits for progress.
+const STEP: Duration = Duration::from_millis(100);
 
 /// One head of a session.
 pub struct Job {
@@ -21,42 +23,73 @@ pub struct Job {
 /// The queue. Dropping it ends the thread.
 pub struct Keeper {
     queue: mpsc::Sender<Job>,
-    waiting: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
+}
+
+/// What the thread tells.
+#[derive(Default)]
+pub struct Shared {
+    waiting: AtomicUsize,
+    /// Jobs that ended well, and whether the last try failed; held for a few instructions.
+    tried: Mutex<(u64, bool)>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn tried(&self, well: bool) {
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        *tried = (tried.0 + u64::from(well), !well);
+        drop(tried);
+        self.changed.notify_all();
+    }
 }
 
 impl Keeper {
     /// A queue, and what comes out of it.
-    pub fn new() -> (Self, (Receiver<Job>, Arc<AtomicUsize>)) {
+    pub fn new() -> (Self, (Receiver<Job>, Arc<Shared>)) {
         let (queue, jobs) = mpsc::channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        (Self { queue, waiting: waiting.clone() }, (jobs, waiting))
+        let shared = Arc::new(Shared::default());
+        (Self { queue, shared: shared.clone() }, (jobs, shared))
     }
 
     /// Starts the thread.
-    pub fn start(
-        store: Weak<Store>,
-        (jobs, waiting): (Receiver<Job>, Arc<AtomicUsize>),
-    ) -> std::io::Result<()> {
-        std::thread::Builder::new().name("keeper".into()).spawn(move || run(&store, &jobs, &waiting))?;
+    pub fn start(store: Weak<Store>, (jobs, shared): (Receiver<Job>, Arc<Shared>)) -> std::io::Result<()> {
+        std::thread::Builder::new().name("keeper".into()).spawn(move || run(&store, &jobs, &shared))?;
         Ok(())
     }
 
     /// Queues a head whose spans have changed.
     pub fn submit(&self, session: &Arc<Session>, at: (usize, usize)) {
-        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         if self.queue.send(Job { session: Arc::downgrade(session), at }).is_err() {
             // Only when the thread has died; then nothing waits for it.
-            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
     /// Heads that are not on disk yet.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Acquire)
+        self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    /// Waits until one more head is on disk. False: there is none to wait for, the disk takes nothing, or time is up.
+    pub fn progress(&self, until: Instant) -> bool {
+        let mut tried = self.shared.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = tried.0;
+        while tried.0 == done {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.waiting() == 0 || tried.1 || left.is_zero() {
+                return false;
+            }
+            // In steps, so that a thread that has died is noticed.
+            let waited = self.shared.changed.wait_timeout(tried, left.min(STEP));
+            tried = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 }
 
-fn run(store: &Weak<Store>, jobs: &Receiver<Job>, waiting: &AtomicUsize) {
+fn run(store: &Weak<Store>, jobs: &Receiver<Job>, shared: &Shared) {
     let mut failed: VecDeque<(Instant, Job)> = VecDeque::new();
     // Said once for a run of failures, not at every try.
     let mut said = false;
@@ -75,7 +108,8 @@ fn run(store: &Weak<Store>, jobs: &Receiver<Job>, waiting: &AtomicUsize) {
         match kept {
             Ok(()) => {
                 said = false;
-                waiting.fetch_sub(1, Ordering::AcqRel);
+                shared.waiting.fetch_sub(1, Ordering::AcqRel);
+                shared.tried(true);
             }
             Err(e) => {
                 store.metrics.store_errors.increment(1);
@@ -83,6 +117,7 @@ fn run(store: &Weak<Store>, jobs: &Receiver<Job>, waiting: &AtomicUsize) {
                     tracing::error!(error = %e, "sealed spans cannot be stored; trying again");
                 }
                 failed.push_back((Instant::now() + PAUSE, job));
+                shared.tried(false);
             }
         }
     }

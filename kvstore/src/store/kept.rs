@@ -68,7 +68,8 @@ impl Kept {
         std::mem::take(&mut *self.written())
     }
 
-    fn has_ended(&self) -> bool {
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 }

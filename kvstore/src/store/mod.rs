@@ -31,6 +31,8 @@ use crate::session::extent::{Extent, SealedRows};
 use crate::session::samples::Stored;
 use crate::telemetry::Metrics;
 use directory::{Directory, DirectoryError, Full, Name, SETTING, extent_name, queries_name};
+use error::FileError;
+use extent_file::ExtentFile;
 use keeper::Keeper;
 use kept::{Kept, Written};
 use log::{Log, LogError};
@@ -95,19 +97,20 @@ pub struct Store {
 }
 
 impl Store {
-    /// Takes a directory and opens its catalogue. A damaged catalogue is put into quarantine with all that it explains.
-    pub fn open(path: &Path, metrics: Arc<Metrics>) -> Result<Arc<Self>, DirectoryError> {
+    /// Takes a directory and opens its catalogue, which may cache so many bytes. A damaged catalogue is put into quarantine with all that it explains.
+    pub fn open(path: &Path, cache: u64, metrics: Arc<Metrics>) -> Result<Arc<Self>, DirectoryError> {
         let directory = Directory::open(path)?;
         let io = |e| DirectoryError::Io(path.to_owned(), e);
         let known = |c: &Sled| highest_id(c).map(|highest| highest.max(highest_name(&directory)));
-        let opened = Sled::open(&directory.catalogue()).and_then(|c| known(&c).map(|highest| (c, highest)));
+        let opened =
+            Sled::open(&directory.catalogue(), cache).and_then(|c| known(&c).map(|highest| (c, highest)));
         let (catalogue, highest) = match opened {
             Ok(opened) => opened,
             Err(e @ CatalogueError::Backend(_)) => return Err(io(io::Error::other(e.to_string()))),
             Err(e) => {
                 tracing::error!(error = %e, "the catalogue is damaged; the server starts without any session");
                 directory.put_all_away(&e).map_err(io)?;
-                let fresh = Sled::open(&directory.catalogue());
+                let fresh = Sled::open(&directory.catalogue(), cache);
                 (fresh.map_err(|e| io(io::Error::other(e.to_string())))?, 0)
             }
         };
@@ -227,6 +230,34 @@ impl Store {
         publish::publish(&self.directory.extents(), &name, |out| header.write(out, keys, values))?;
         self.metrics.stored_extents.increment(bytes);
         Ok((header.id, bytes))
+    }
+
+    /// Maps the file of an extent that begins at a position, checks every byte of it and that it is this one's.
+    pub fn map_rows(
+        &self,
+        fingerprint: [u8; 32],
+        (layer, kv_head): (usize, usize),
+        first: u64,
+        (extent, key_dim): (&Extent, usize),
+    ) -> Result<ExtentFile, FileError> {
+        let id = extent.file.get().copied().unwrap_or(0);
+        let file = ExtentFile::open(&self.directory.extent(id))?;
+        let e = &file.extent;
+        if e.fingerprint != fingerprint {
+            return Err(FileError::Fingerprint);
+        }
+        let is = |field, found: u64, want: u64| match found == want {
+            true => Ok(()),
+            false => Err(FileError::field(field, found, want)),
+        };
+        is("id", e.id, id)?;
+        is("layer", e.layer.into(), layer as u64)?;
+        is("KV head", e.kv_head.into(), kv_head as u64)?;
+        is("first position", e.first, first)?;
+        is("tokens", e.tokens.into(), extent.tokens(key_dim))?;
+        is("key_dim", e.key_dim.into(), key_dim as u64)?;
+        is("length of the values", file.values().len() as u64, extent.values().len() as u64)?;
+        Ok(file)
     }
 
     fn write_queries(

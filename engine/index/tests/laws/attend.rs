@@ -286,3 +286,45 @@ fn wrong_input_is_refused_by_name() {
     queries.visible.pop();
     assert!(refuse(&data.keys(), &data.values(), &queries).contains("160 elements"));
 }
+
+#[test]
+fn shares_of_spans_are_the_mass_of_what_was_attended_to_in_them() {
+    let (dim, group) = (64, 3);
+    let data = Data::new(3000, 200, (dim, 32, group), 3);
+    let index = data.build(Kind::Summary);
+    let views = [
+        view(&data, Some(&index), 0..3000),
+        // The same rows a second time, as a span without an index.
+        view(&data, None, 500..2500),
+        view(&data, None, 7..7),
+    ];
+    let q = data.fresh_queries(1, 9);
+    let mut scratch = Scratch::new();
+    for (budget, estimate) in [
+        (Budget::All, false),
+        (Budget::TopK(40), false),
+        (Budget::TopK(40), true),
+        (Budget::Coverage(0.5), true),
+    ] {
+        let (mut out, mut ids) = (neutral(group, 32), Vec::new());
+        let ask = ask(&q, group, budget, estimate);
+        attend_spans(&Kernels::native(), &views, &[], &ask, &mut scratch, &mut out, Some(&mut ids));
+        let shares = scratch.span_shares();
+        assert_eq!((shares.len(), shares[2]), (3, 0.0));
+        for (s, view) in views.iter().enumerate() {
+            let share = (0..group).map(|h| {
+                let q = &q[h * dim..(h + 1) * dim];
+                let total = f64::from(out[h].log_sum_exp());
+                let chosen = ids[h].iter().filter(|(span, _)| *span as usize == s);
+                let mass = chosen.map(|&(_, id)| {
+                    let id = id as usize;
+                    let truth = dense(q, &view.keys, &view.values, id..id + 1);
+                    (truth.m + truth.l.ln() - total).exp()
+                });
+                mass.sum::<f64>() / group as f64
+            });
+            let want: f64 = share.sum();
+            assert!((f64::from(shares[s]) - want).abs() < 1e-4, "{budget:?}: {} {want}", shares[s]);
+        }
+    }
+}

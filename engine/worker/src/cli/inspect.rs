@@ -34,9 +34,9 @@ pub struct InspectArgs {
     json: bool,
 }
 
-type SessionId = [u8; wire::ID_BYTES];
+pub(super) type SessionId = [u8; wire::ID_BYTES];
 
-fn parse_session(text: &str) -> Result<SessionId, String> {
+pub(super) fn parse_session(text: &str) -> Result<SessionId, String> {
     let digits = 2 * wire::ID_BYTES;
     let wrong = || format!("{text:?} is no session id: {digits} hexadecimal digits are needed");
     if text.len() != digits || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -63,6 +63,8 @@ struct SpanRow<'a> {
     index: &'static str,
     ready: bool,
     kv_bytes: u64,
+    tier: &'static str,
+    spilled_bytes: u64,
     index_bytes: u64,
     build_us: u64,
     recall_estimate: Option<f32>,
@@ -80,6 +82,8 @@ struct SessionRow<'a> {
     watermark: u64,
     fresh_tokens: u64,
     kv_bytes: u64,
+    spilled_bytes: u64,
+    pinned: bool,
     index_bytes: u64,
     lease_left_ms: u64,
     durable: bool,
@@ -111,6 +115,7 @@ struct Summary<'a> {
     shard: &'a str,
     sessions: usize,
     kv_bytes: u64,
+    spilled_bytes: u64,
     index_bytes: u64,
     memory_used_bytes: u64,
     memory_budget_bytes: u64,
@@ -161,6 +166,8 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
             watermark: held.watermark,
             fresh_tokens: held.fresh_tokens,
             kv_bytes: held.kv_bytes,
+            spilled_bytes: held.spilled_bytes,
+            pinned: held.pinned,
             index_bytes: held.index_bytes,
             lease_left_ms: held.lease_left_ms,
             durable: held.durable,
@@ -173,6 +180,7 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
         shard,
         sessions: answer.sessions.len(),
         kv_bytes: answer.sessions.iter().map(|s| s.kv_bytes).sum(),
+        spilled_bytes: answer.sessions.iter().map(|s| s.spilled_bytes).sum(),
         index_bytes: answer.sessions.iter().map(|s| s.index_bytes).sum(),
         memory_used_bytes: answer.memory_used_bytes,
         memory_budget_bytes: answer.memory_budget_bytes,
@@ -201,12 +209,22 @@ fn span_row<'a>(
         index: kind_name(span),
         ready: span.ready,
         kv_bytes: (span.end - span.begin) * row_bytes,
+        tier: tier_name(span),
+        spilled_bytes: span.spilled_bytes,
         index_bytes: span.index_bytes,
         build_us: span.build_us,
         recall_estimate: span.recall,
         recall_target: span.recall_target,
         verdict: Verdict::of(span),
         width: width(span),
+    }
+}
+
+/// Where its rows lie; a server that does not say so keeps them in RAM.
+fn tier_name(span: &v1::SpanInfo) -> &'static str {
+    match span.tier() {
+        v1::Tier::Unspecified | v1::Tier::Full => "full",
+        v1::Tier::Spilled => "spilled",
     }
 }
 
@@ -260,16 +278,28 @@ fn print_plain(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> 
         print::line(format_args!(""))?;
         print::line(format_args!("session {}: {}", wire::convert::hex(&held.session), model_line(held)))?;
         print::line(format_args!(
-            "{} tokens in every head held here, up to {} of a head fresh; {} MiB of KV, {} MiB of indexes; the lease ends in {} s",
+            "{} tokens in every head held here, up to {} of a head fresh; {} MiB of KV{} in RAM, {} MiB spilled, {} MiB of indexes; the lease ends in {} s",
             held.watermark,
             held.fresh_tokens,
             mib(held.kv_bytes),
+            if held.pinned { ", pinned," } else { "" },
+            mib(held.spilled_bytes),
             mib(held.index_bytes),
             held.lease_left_ms / 1000
         ))?;
         print::line(format_args!(
-            "{:>5}  {:<7} {:<18} {:>3}  {:<8} {:>11}  {:>6}  {:>6}  {:>9}  {:>9}  recall",
-            "layer", "heads", "tokens", "ver", "index", "width", "recall", "target", "index KiB", "build ms"
+            "{:>5}  {:<7} {:<18} {:>3}  {:<7}  {:<8} {:>11}  {:>6}  {:>6}  {:>9}  {:>9}  recall",
+            "layer",
+            "heads",
+            "tokens",
+            "ver",
+            "tier",
+            "index",
+            "width",
+            "recall",
+            "target",
+            "index KiB",
+            "build ms"
         ))?;
         for lines in grouped(&held.spans) {
             print::line(format_args!("{}", table_line(&lines)))?;
@@ -281,7 +311,7 @@ fn print_plain(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> 
     print::line(format_args!("spans: {}", total.line()))
 }
 
-fn mib(bytes: u64) -> String {
+pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
@@ -311,7 +341,7 @@ fn model_line(held: &v1::SessionInfo) -> String {
 /// width and recall together. What is below its target, or unknown, always has a line of its own.
 fn grouped(spans: &[v1::SpanInfo]) -> Vec<Vec<&v1::SpanInfo>> {
     let alike = |a: &v1::SpanInfo, b: &v1::SpanInfo| {
-        let of = |s: &v1::SpanInfo| (s.layer, s.begin, s.end, s.version, s.index, Verdict::of(s));
+        let of = |s: &v1::SpanInfo| (s.layer, s.begin, s.end, s.version, s.tier, s.index, Verdict::of(s));
         spans.len() >= MANY && of(a) == of(b) && !matches!(Verdict::of(a), Verdict::Below | Verdict::Unknown)
     };
     let mut ordered: Vec<&v1::SpanInfo> = spans.iter().collect();
@@ -335,11 +365,12 @@ fn table_line(spans: &[&v1::SpanInfo]) -> String {
     let recall = spans.iter().filter_map(|s| s.recall).reduce(f32::min);
     let number = |x: Option<f32>| x.map_or("-".into(), |x| format!("{x:.3}"));
     format!(
-        "{:>5}  {:<7} {:<18} {:>3}  {:<8} {:>11}  {:>6}  {:>6}  {:>9.1}  {:>9.1}  {}",
+        "{:>5}  {:<7} {:<18} {:>3}  {:<7}  {:<8} {:>11}  {:>6}  {:>6}  {:>9.1}  {:>9.1}  {}",
         first.layer,
         run(first.kv_head, last.kv_head),
         format!("[{}, {})", first.begin, first.end),
         first.version,
+        tier_name(first),
         kind_name(first),
         widths().min().zip(widths().max()).map_or("-".into(), |(least, most)| run(least, most)),
         number(recall),

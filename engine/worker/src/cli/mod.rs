@@ -21,6 +21,7 @@ pub(crate) mod print;
 pub mod service;
 pub mod spending;
 mod study;
+mod tier;
 
 /// Long-context inference over shard servers that hold the keys and values.
 #[derive(Parser, Debug)]
@@ -44,6 +45,14 @@ enum Verb {
     Capture(capture::CaptureArgs),
     /// Show what a running shard holds (sessions, spans, index kinds, heads below their recall target), or an extent file
     Inspect(inspect::InspectArgs),
+    /// Move the rows of sealed spans from a shard's RAM to its files, from which they are searched
+    Evict(tier::TierArgs),
+    /// Copy rows that lie in a shard's files back into its RAM
+    Promote(tier::TierArgs),
+    /// Keep what sessions have in a shard's RAM there
+    Pin(tier::TierArgs),
+    /// Take a pin back
+    Unpin(tier::TierArgs),
     /// Measure where retrieval holds and where not: per layer and head, and per place in a document
     Study(study::StudyArgs),
 }
@@ -89,6 +98,10 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         Verb::Bench(args) => bench::run(args),
         Verb::Capture(args) => capture::run(args),
         Verb::Inspect(args) => inspect::run(args),
+        Verb::Evict(args) => tier::run(tier::Verb::Evict, args),
+        Verb::Promote(args) => tier::run(tier::Verb::Promote, args),
+        Verb::Pin(args) => tier::run(tier::Verb::Pin, args),
+        Verb::Unpin(args) => tier::run(tier::Verb::Unpin, args),
         Verb::Study(args) => study::run(args),
     };
     match done {

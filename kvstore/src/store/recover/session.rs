@@ -1,7 +1,6 @@
 //! One session, from its files and its log.
 
 use super::{Files, Told};
-use crate::admission::Kind;
 use crate::builder::Work;
 use crate::catalogue::records::{HeadRecord, SpanRecord};
 use crate::merger::Merge;
@@ -55,7 +54,10 @@ impl Node {
         };
         let asked = self.read_open(&request)?;
         let g = asked.terms.geometry;
-        let purse = self.purse(asked.reserved)?;
+        // Stored spans stay in their maps.
+        let spans = told.heads.values().flat_map(|h| &h.spans);
+        let spilled = spans.map(|s| s.end.saturating_sub(s.begin)).fold(0, u64::saturating_add);
+        let purse = self.purse(asked.reserved, spilled.saturating_mul(g.row_bytes()))?;
         let maps = store.map_segments(told)?;
         let segments = store.read_segments(told, &maps, &g)?;
         let cut = told.heads.values().map(|h| h.cut).max().unwrap_or(0);
@@ -123,9 +125,7 @@ impl Node {
             }
             begin = told.visible_end;
             let rows = store.take_rows(session, (at, told), files)?;
-            let bytes = (told.end - told.begin) * g.row_bytes();
-            let charge = session.purse.charge(Kind::Kv, bytes);
-            let charge = charge.map_err(|s| self.short("the spans of a stored session", s))?;
+            let charge = session.purse.count_spilled((told.end - told.begin) * g.row_bytes());
             let rows = SealedRows::mapped(rows, (g.key_dim, g.value_dim), charge);
             let queries = match told.queries {
                 0 => Queries::default(),
@@ -160,7 +160,8 @@ impl Node {
         for (layer, kv_head, head) in session.owned() {
             let spans: Vec<Arc<Span>> = head.read().spans().map(|(span, _)| span.clone()).collect();
             for span in spans.iter().filter(|s| !s.ready()) {
-                self.queue(session, (layer, kv_head), Work::Index(Arc::downgrade(span)));
+                let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
+                self.queue(session, (layer, kv_head), work);
             }
             for version in head.plans() {
                 let merge = Merge { session: Arc::downgrade(session), version, store: self.store.clone() };

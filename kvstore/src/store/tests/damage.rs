@@ -201,7 +201,7 @@ async fn prefill_on(n: &Arc<Node>, id: u8, begin: u64, tokens: u64) {
 async fn a_budget_that_has_shrunk_is_named() {
     let root = tempfile::tempdir().unwrap();
     two_sessions(root.path()).await;
-    let n = on(root.path(), |c| c.memory_bytes = 300_000);
+    let n = on(root.path(), |c| c.memory_bytes = 50_000);
     let served = [watermark(&n, 1).await, watermark(&n, 2).await];
     let refused: Vec<_> = served.iter().filter_map(|w| w.as_ref().err()).collect();
     assert!(!refused.is_empty(), "both fit");

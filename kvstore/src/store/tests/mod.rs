@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod restart;
+mod tiers;
 
 use crate::shard::tests::told;
 use crate::store::directory::DirectoryError;

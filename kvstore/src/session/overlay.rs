@@ -1,0 +1,67 @@
+//! A span in another tier: the same tokens and the same index over rows that lie elsewhere. Nothing is changed in place:
+//! readers of the old one finish on it, and its memory returns when the last of them lets go.
+
+use crate::admission::{Charge, Purse};
+use crate::session::extent::{Extent, SealedRows};
+use crate::session::head::Head;
+use crate::session::span::{Core, Span};
+use crate::store::extent_file::ExtentFile;
+use std::sync::Arc;
+
+impl SealedRows {
+    /// Bytes in RAM and bytes in maps.
+    pub fn tiers(&self) -> (u64, u64) {
+        self.extents().iter().fold((0, 0), |(ram, spilled), e| match e.is_mapped() {
+            false => (ram + e.bytes(), spilled),
+            true => (ram, spilled + e.bytes()),
+        })
+    }
+
+    /// Whether every extent has a file.
+    pub fn published(&self) -> bool {
+        self.extents().iter().all(|e| e.file.get().is_some())
+    }
+
+    /// The same rows, all of them in maps. `open` maps the file of an extent, which begins so many rows from the first.
+    pub fn spilled<E>(
+        &self,
+        purse: &Arc<Purse>,
+        mut open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
+    ) -> Result<Self, E> {
+        let mut first = 0;
+        let extents = self.extents().iter().map(|extent| {
+            let at = first;
+            first += extent.tokens(self.dims().0);
+            if extent.is_mapped() {
+                return Ok(extent.clone());
+            }
+            Ok(Arc::new(Extent::mapped(open(extent, at)?, purse.count_spilled(extent.bytes()))))
+        });
+        Ok(self.with_extents(extents.collect::<Result<_, E>>()?))
+    }
+
+    /// The same rows, all of them in RAM. `charge` covers those that are not.
+    pub fn promoted(&self, mut charge: Charge) -> Self {
+        let extents = self.extents().iter().map(|extent| match extent.is_mapped() {
+            false => extent.clone(),
+            true => Arc::new(extent.copied(&mut charge)),
+        });
+        self.with_extents(extents.collect())
+    }
+}
+
+impl Head {
+    /// The span that now stands where one with this core was sealed or merged.
+    pub fn current(&self, core: &Arc<Core>) -> Option<Arc<Span>> {
+        let state = self.read();
+        state.spans.iter().map(|h| &h.span).find(|s| s.has(core)).cloned()
+    }
+
+    /// Puts a span in the place of the same span in another tier. False: that one is not there any more.
+    pub fn overlay(&self, old: &Arc<Span>, new: Arc<Span>) -> bool {
+        let mut state = self.write();
+        let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
+        // The caller holds the old one, so nothing is freed under the lock.
+        held.map(|h| h.span = new).is_some()
+    }
+}
