@@ -147,6 +147,20 @@ impl Budget {
         }
     }
 
+    /// Whether so many bytes could be granted now.
+    pub fn check(&self, bytes: u64) -> Result<(), Short> {
+        self.room(&lock(&self.state), 0, bytes)
+    }
+
+    /// Whether `bytes` fit, of which `free` are granted already.
+    fn room(&self, totals: &Totals, free: u64, bytes: u64) -> Result<(), Short> {
+        let available = free.saturating_add(self.limit - totals.granted);
+        match bytes > available {
+            true => Err(Short { needed: bytes, available, limit: self.limit }),
+            false => Ok(()),
+        }
+    }
+
     /// The whole budget.
     pub fn limit(&self) -> u64 {
         self.limit
@@ -173,10 +187,7 @@ impl Budget {
         let reserved = reserved - cut;
         self.with_room(|| {
             let mut totals = lock(&self.state);
-            let available = self.limit - totals.granted;
-            if reserved > available {
-                return Err(Short { needed: reserved, available, limit: self.limit });
-            }
+            self.room(&totals, 0, reserved)?;
             totals.granted += reserved;
             Ok(())
         })?;
@@ -227,10 +238,7 @@ impl Purse {
         let before = state.weight();
         let free_here = before - state.usage.total();
         let mut totals = lock(&self.budget.state);
-        let available = free_here.saturating_add(self.budget.limit - totals.granted);
-        if bytes > available {
-            return Err(Short { needed: bytes, available, limit: self.budget.limit });
-        }
+        self.budget.room(&totals, free_here, bytes)?;
         *state.usage.of(kind) += bytes;
         *totals.usage.of(kind) += bytes;
         totals.granted += state.weight() - before;
@@ -244,10 +252,7 @@ impl Purse {
             let mut state = lock(&self.state);
             let before = state.weight();
             let mut totals = lock(&self.budget.state);
-            let available = self.budget.limit - totals.granted;
-            if bytes > available {
-                return Err(Short { needed: bytes, available, limit: self.budget.limit });
-            }
+            self.budget.room(&totals, 0, bytes)?;
             state.extended += bytes;
             totals.granted += state.weight() - before;
             Ok(Extension { purse: self.clone(), bytes })
@@ -270,10 +275,7 @@ impl Purse {
         let mut state = lock(&self.state);
         let before = state.weight();
         let mut totals = lock(&self.budget.state);
-        let available = self.budget.limit - totals.granted;
-        if bytes > available {
-            return Err(Short { needed: bytes, available, limit: self.budget.limit });
-        }
+        self.budget.room(&totals, 0, bytes)?;
         let back = bytes.min(state.cut);
         state.cut -= back;
         state.reserved += back;

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use attention::Partial;
-use kernels::Kernels;
+use kernels::topk::{BUCKETS, into_buckets};
 
 use crate::flat;
 use crate::scratch::{Finalist, Scratch, Taking};
@@ -20,8 +20,6 @@ const FIRST: usize = 128;
 const AIM: (f64, f64) = (0.3, 0.02);
 /// Growth from one search to the next.
 const GROWTH: usize = 4;
-/// Buckets of scores, whose masses tell where the share is reached.
-const BUCKETS: u16 = 512;
 
 /// Attends to every head of the step with the smallest selection that reaches `share`.
 pub(crate) fn attend(step: &mut Step<'_, '_>, share: f32, scratch: &mut Scratch, out: &mut [Partial]) {
@@ -68,24 +66,20 @@ fn keep_enough(step: &Step<'_, '_>, head: usize, share: f64, scratch: &mut Scrat
     }
     let total: f64 = masses.iter().map(|mass| (mass - m).exp()).sum();
     let exact: f64 = masses[..2].iter().map(|mass| (mass - m).exp()).sum();
-    take(step.k, scratch, share * total - exact, |score| (f64::from(d.logit(score)) - m).exp())
+    take(scratch, share * total - exact, |score| (f64::from(d.logit(score)) - m).exp())
 }
 
 /// Leaves the best of `scratch.best` whose weights together are at least `wanted`; all, and false, when there are not
 /// enough. Only those that fall into the last bucket of scores are sorted.
-fn take(k: &Kernels, scratch: &mut Scratch, wanted: f64, weight: impl Fn(f32) -> f64) -> bool {
+fn take(scratch: &mut Scratch, wanted: f64, weight: impl Fn(f32) -> f64) -> bool {
     let Scratch { best, flat, picked, coverage: Taking { weights, sums }, .. } = scratch;
     weights.clear();
     weights.extend(best.iter().map(|c| weight(c.score)));
     flat.scores.clear();
     flat.scores.extend(best.iter().map(|c| c.score));
-    let high = k.max(&flat.scores);
-    let scale = f32::from(BUCKETS) / k.depth(&flat.scores, high);
     picked.clear();
     picked.resize(best.len(), 0);
-    if scale.is_normal() {
-        k.buckets(&flat.scores, high, scale, BUCKETS, picked);
-    }
+    into_buckets(&flat.scores, picked);
     sums.clear();
     sums.resize(usize::from(BUCKETS), 0.0);
     picked.iter().zip(weights.iter()).for_each(|(&bucket, weight)| sums[bucket as usize] += weight);

@@ -41,8 +41,7 @@ pub(crate) struct Reach<'a> {
 
 /// Scores the keys that the index proposes to each query head, one of `findings` for each: `walk.ids` with `walk.scores`
 /// (raw q . k, of a coded index close to it and without the ids, see [`Finding::list`]), each key once, hidden ones perhaps
-/// included. `q` is [heads, dim],
-/// `cell_scores` are its products with the means of the cells, [heads, cells].
+/// included. `q` is [heads, dim], `cell_scores` are its products with the means of the cells, [heads, cells].
 pub(crate) fn search(
     k: &Kernels,
     (index, keys): (&SpanIndex, &Rows<'_>),

@@ -90,36 +90,24 @@ pub struct Indexed {
 impl Span {
     /// Seals rows. `pending` says that an index will be built.
     pub fn seal(rows: Fresh, queries: Queries, pending: bool) -> Self {
-        Self {
-            begin: rows.begin,
-            end: rows.end(),
-            version: 1,
-            rows: SealedRows::seal(rows),
-            core: Arc::new(Core {
-                history: Mutex::new(History::begun(spill::now())),
-                ..Core::new(queries, pending)
-            }),
-        }
+        let core = Core { history: Mutex::new(History::begun(spill::now())), ..Core::new(queries, pending) };
+        Self::new((rows.begin, 1), SealedRows::seal(rows), core)
     }
 
-    /// A span that was read back; its index, if it is to get one, is still to be built.
+    fn new((begin, version): (u64, u64), rows: SealedRows, core: Core) -> Self {
+        Self { begin, end: begin + rows.keys().len() as u64, version, rows, core: Arc::new(core) }
+    }
+
+    /// A span that was read back, from a first position and of a version; its index, if it is to get one, is still to be built.
     pub fn restored(
-        (begin, version): (u64, u64),
+        place: (u64, u64),
         rows: SealedRows,
         queries: Queries,
         queries_file: u64,
         pending: bool,
     ) -> Self {
-        Self {
-            begin,
-            end: begin + rows.keys().len() as u64,
-            version,
-            rows,
-            core: Arc::new(Core {
-                queries_file: OnceLock::from(queries_file),
-                ..Core::new(queries, pending)
-            }),
-        }
+        let core = Core { queries_file: OnceLock::from(queries_file), ..Core::new(queries, pending) };
+        Self::new(place, rows, core)
     }
 
     /// The replacement of several spans, from `begin` on, with its index.
@@ -130,16 +118,12 @@ impl Span {
         queries: Option<Samples>,
         indexed: Indexed,
     ) -> Self {
-        Self {
-            begin,
-            end: begin + rows.keys().len() as u64,
-            version,
+        let queries = Queries { own: queries, later: Later::default() };
+        Self::new(
+            (begin, version),
             rows,
-            core: Arc::new(Core {
-                index: OnceLock::from(indexed),
-                ..Core::new(Queries { own: queries, later: Later::default() }, false)
-            }),
-        }
+            Core { index: OnceLock::from(indexed), ..Core::new(queries, false) },
+        )
     }
 
     /// The same span over the same rows in another tier.

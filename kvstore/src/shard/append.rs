@@ -71,10 +71,15 @@ impl Node {
         Ok(log.durable().0)
     }
 
-    /// Writes rows to the log of a durable session: the last thing that can fail before they are stored.
-    pub(crate) fn log(&self, session: &Session, rows: record::Rows<'_>) -> Result<(), Status> {
+    /// Writes rows to the log of a durable session, for which alone they are asked: the last thing that can fail before they
+    /// are stored.
+    pub(crate) fn log<'r>(
+        &self,
+        session: &Session,
+        rows: impl FnOnce() -> record::Rows<'r>,
+    ) -> Result<(), Status> {
         if let (Some(store), Some(log)) = (&self.store, session.log()) {
-            store.append(log, &Record::Rows(rows))?;
+            store.append(log, &Record::Rows(rows()))?;
         }
         Ok(())
     }
@@ -89,7 +94,7 @@ impl Node {
             .map(|h| h.grant(g, &session.purse, chunk.tokens, chunk.q_pos.len(), chunk.seal_to))
             .collect::<Result<Vec<Grant>, _>>()
             .map_err(|s| self.short("one head of the chunk", s))?;
-        self.log(session, chunk.record())?;
+        self.log(session, || chunk.record())?;
         let end = chunk.begin + chunk.tokens;
         for ((slot, kv_head), (head, grant)) in chunk.heads.clone().enumerate().zip(heads.iter().zip(grants))
         {

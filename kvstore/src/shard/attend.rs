@@ -122,7 +122,7 @@ impl Node {
             .map_err(|s| self.short(&format!("rows[{i}].token"), s))?;
         let (q, q_window) = sample.unwrap_or_default();
         let q_pos = &[token.position][..samples];
-        let record = record::Rows {
+        let record = || record::Rows {
             layer: row.layer,
             kv_head: row.heads.start,
             begin: token.position,
@@ -293,7 +293,10 @@ impl Node {
                     (stats, scratch.span_shares())
                 }
             };
-            refer(state.seen(ask.begin, ask.end), shares);
+            // Without a store nothing is ever spilled, and nobody asks how spans are used.
+            if self.store.is_some() {
+                refer(state.seen(ask.begin, ask.end), shares);
+            }
             stats
         });
         // Out of time: what was not attended to exactly is missing unless an estimate stands in for it.

@@ -134,11 +134,7 @@ impl Node {
     /// Copies every spilled row of a session back into RAM; returns the bytes. Refused as a whole when they do not fit.
     pub(crate) fn promote_all(&self, session: &Arc<Session>) -> Result<u64, Short> {
         let places = places(session, |span| span.rows.tiers().1 > 0);
-        let needed = places.iter().map(|p| p.span.rows.tiers().1).sum();
-        let available = self.budget.limit() - self.budget.granted();
-        if needed > available {
-            return Err(Short { needed, available, limit: self.budget.limit() });
-        }
+        self.budget.check(places.iter().map(|p| p.span.rows.tiers().1).sum())?;
         let mut promoted = 0;
         for place in places {
             promoted += self.promote_one(place)?;

@@ -150,7 +150,7 @@ impl Store {
                 // Only this function sets it, under the lock of what is written.
                 let _ = extent.file.set(id);
             }
-            first += (extent.keys().len() / span.rows.dims().0) as u64;
+            first += extent.tokens(span.rows.dims().0);
         }
         if span.queries_file().get().is_none() {
             let mut unsaved = span.unsaved();

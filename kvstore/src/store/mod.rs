@@ -220,7 +220,7 @@ impl Store {
             layer: layer as u32,
             kv_head: kv_head as u32,
             first,
-            tokens: (keys.len() / key_dim) as u32,
+            tokens: extent.tokens(key_dim) as u32,
             key_dim: key_dim as u32,
             value_dim: value_dim as u32,
         };

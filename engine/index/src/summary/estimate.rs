@@ -94,14 +94,13 @@ impl Remainder {
         let (mass, acc) = (&self.mass, &mut self.acc);
         acc.clear();
         acc.resize(dim, 0.0);
-        for (cell, sum) in cut.cells.changed().filter(|&(cell, _)| !frontier.is_open(cell)) {
-            k.axpy_f32(mass[cell], sum, acc);
-        }
-        for (group, sum) in
-            cut.groups.changed().filter(|&(group, _)| frontier.is_open(summary.cell_of(group)))
-        {
-            k.axpy_f32(mass[frontier.slot(summary, group)], sum, acc);
-        }
+        // Slots of which a part is hidden, with the value sums of the rest.
+        let partly = || {
+            let cells = cut.cells.changed().filter(|&(cell, _)| !frontier.is_open(cell));
+            let groups = cut.groups.changed().filter(|&(group, _)| frontier.is_open(summary.cell_of(group)));
+            cells.chain(groups.map(|(group, sum)| (frontier.slot(summary, group), sum)))
+        };
+        partly().for_each(|(slot, sum)| k.axpy_f32(mass[slot], sum, acc));
         self.weights.iter_mut().zip(&self.taken).for_each(|(w, &slot)| *w -= mass[slot as usize]);
         let rows = selected.iter().map(|t| values.row(t.token as usize));
         k.axpy_gather(&self.weights, dim, rows, acc);
@@ -109,11 +108,7 @@ impl Remainder {
         let weights = &mut self.weights;
         weights.clear();
         weights.extend(mass.iter().zip(&self.counts).map(|(mass, count)| mass * count));
-        cut.cells.changed().for_each(|(cell, _)| weights[cell] = 0.0);
-        for (group, _) in cut.groups.changed().filter(|&(group, _)| frontier.is_open(summary.cell_of(group)))
-        {
-            weights[frontier.slot(summary, group)] = 0.0;
-        }
+        partly().for_each(|(slot, _)| weights[slot] = 0.0);
         let cells = 0..summary.cells();
         k.axpy_rows(&weights[cells.clone()], dim, summary.cells.value_means(cells), acc);
         for (slots, groups) in frontier.runs(summary) {

@@ -12,7 +12,7 @@ mod sieve;
 
 use crate::Kernels;
 
-pub use sieve::Sieve;
+pub use sieve::{BUCKETS, Sieve, into_buckets};
 use sieve::{rank, unrank};
 
 /// The best `k` of all pushed (score, id) pairs. Ids are pushed at most once; scores are not NaN.

@@ -21,8 +21,8 @@ pub struct Sieve {
     ranks: Vec<u32>,
 }
 
-/// Buckets of the histogram.
-const BUCKETS: u16 = 512;
+/// Buckets of [`into_buckets`].
+pub const BUCKETS: u16 = 512;
 /// Part of the width of a bucket by which its edge is lowered against rounding.
 const EDGE: f32 = 1e-3;
 
@@ -56,12 +56,6 @@ impl Sieve {
     /// The `k`-th largest of more than `k` scores, `k` > 0. `hits` then holds the positions of all that reach it, and
     /// perhaps of others.
     pub(super) fn reached(&mut self, scores: &[f32], k: usize) -> f32 {
-        let kernels = Kernels::native();
-        let high = kernels.max(scores);
-        let scale = match high.is_finite() {
-            true => f32::from(BUCKETS) / kernels.depth(scores, high),
-            false => 0.0,
-        };
         let (mut above, mut bucket, mut limit) = (0, 0, f32::NEG_INFINITY);
         let n = scores.len();
         if self.hits.len() < n {
@@ -69,8 +63,7 @@ impl Sieve {
             self.buckets.resize(n, 0);
         }
         let buckets = &mut self.buckets[..n];
-        if scale.is_normal() {
-            kernels.buckets(scores, high, scale, BUCKETS, buckets);
+        if let Some((high, scale)) = into_buckets(scores, buckets) {
             self.histogram.clear();
             self.histogram.resize(usize::from(BUCKETS), [0; 2]);
             let (pairs, rest) = buckets.as_chunks::<2>();
@@ -87,17 +80,32 @@ impl Sieve {
             if bucket + 1 < usize::from(BUCKETS) {
                 limit = high - (bucket as f32 + 1.0 + EDGE) / scale;
             }
-        } else {
-            // Nothing spreads, or over more than the numbers can say: all compete.
-            buckets.fill(0);
         }
-        self.reaching = kernels.at_least(scores, limit, &mut self.hits);
+        self.reaching = Kernels::native().at_least(scores, limit, &mut self.hits);
         self.ranks.clear();
         let inside =
             self.hits[..self.reaching].iter().filter(|&&i| self.buckets[i as usize] as usize == bucket);
         self.ranks.extend(inside.map(|&i| rank(scores[i as usize])));
         unrank(*self.ranks.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a)).1)
     }
+}
+
+/// Writes the bucket of every score, the best in bucket 0, of [`BUCKETS`] that are equally wide; returns the largest score
+/// and the buckets per unit. None, and all in bucket 0, where nothing spreads, or over more than the numbers can say.
+/// Panics when the lengths differ. No score is NaN.
+pub fn into_buckets(scores: &[f32], buckets: &mut [u32]) -> Option<(f32, f32)> {
+    let kernels = Kernels::native();
+    let high = kernels.max(scores);
+    let scale = match high.is_finite() {
+        true => f32::from(BUCKETS) / kernels.depth(scores, high),
+        false => 0.0,
+    };
+    if !scale.is_normal() {
+        buckets.fill(0);
+        return None;
+    }
+    kernels.buckets(scores, high, scale, BUCKETS, buckets);
+    Some((high, scale))
 }
 
 /// Maps a score to an integer that sorts the same way.
