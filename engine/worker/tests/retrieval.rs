@@ -1,10 +1,12 @@
 //! `recollect bench retrieval` with several budgets, widths and copies: each row is what a run of its own says.
 
+#[path = "common/bench.rs"]
+mod common;
 #[path = "common/noise.rs"]
 mod noise;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -15,24 +17,16 @@ fn write_capture(path: &Path) {
 }
 
 fn bench(capture: &Path, more: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
-    command.args(["bench", "retrieval", "--json", "--capture"]).arg(capture);
-    command.args(more).output().unwrap()
+    common::bench("retrieval", capture, more)
 }
 
 /// The rows, without the times.
 fn rows(capture: &Path, more: &[&str]) -> Vec<Value> {
-    let output = bench(capture, more);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-    let timeless = |line: &[u8]| {
-        let mut row: Value = serde_json::from_slice(line).unwrap();
-        for time in ["search_us_per_query", "wall_us_per_query", "build_us_per_token"] {
-            assert!(row.as_object_mut().unwrap().remove(time).unwrap().as_f64().unwrap() > 0.0);
-        }
-        row
-    };
-    lines.map(timeless).collect()
+    common::timeless_rows(
+        &bench(capture, more),
+        &["search_us_per_query", "wall_us_per_query", "build_us_per_token"],
+        |t| t > 0.0,
+    )
 }
 
 #[test]

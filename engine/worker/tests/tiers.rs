@@ -1,32 +1,22 @@
 //! `recollect bench tiers` on a small capture of noise: the laws that its figures obey.
 
+#[path = "common/bench.rs"]
+mod common;
 #[path = "common/noise.rs"]
 mod noise;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
 fn bench(capture: &Path, more: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
-    command.args(["bench", "tiers", "--json", "--capture"]).arg(capture);
-    command.args(more).output().unwrap()
+    common::bench("tiers", capture, more)
 }
 
 /// The rows, without the times.
 fn rows(capture: &Path, more: &[&str]) -> Vec<Value> {
-    let output = bench(capture, more);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-    let timeless = |line: &[u8]| {
-        let mut row: Value = serde_json::from_slice(line).unwrap();
-        for time in ["us_per_query", "build_us_per_token"] {
-            assert!(row.as_object_mut().unwrap().remove(time).unwrap().as_f64().unwrap() >= 0.0);
-        }
-        row
-    };
-    lines.map(timeless).collect()
+    common::timeless_rows(&bench(capture, more), &["us_per_query", "build_us_per_token"], |t| t >= 0.0)
 }
 
 #[test]
