@@ -13,6 +13,8 @@ async fn two_sessions(path: &Path) {
         prefill(&n, id, &[100, 900, 950], &[100, 900]).await;
         all_stored(&n).await;
     }
+    drop(n);
+    left(path);
 }
 
 /// Session 2 is served, session 1 is refused in words; closing it removes it.
@@ -132,6 +134,7 @@ async fn extents_of_another_model_are_never_served() {
         all_stored(&n).await;
     }
     drop(n);
+    left(other.path());
     let theirs = first(other.path(), "extents", "kv");
     std::fs::copy(&theirs, ours.path().join("extents").join(theirs.file_name().unwrap())).unwrap();
     assert_refused(ours.path(), "fingerprint is another one", 1).await;
@@ -245,6 +248,7 @@ async fn an_unfinished_record_is_cut_off_and_a_gap_is_found() {
     let n = on(root.path(), |_| {});
     assert_rows(&n, 1, 1200).await;
     drop(n);
+    left(root.path());
     // Cut short where others follow, and one that is gone from the middle.
     for hurt in [
         |p: &Path| std::fs::File::options().write(true).open(p).unwrap().set_len(200).unwrap(),

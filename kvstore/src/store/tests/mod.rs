@@ -6,7 +6,7 @@ mod restart;
 mod tiers;
 
 use crate::shard::tests::told;
-use crate::store::directory::DirectoryError;
+use crate::store::directory::{Directory, DirectoryError};
 use crate::testing::*;
 use crate::{Node, NodeConfig, NodeError};
 use half::f16;
@@ -35,6 +35,15 @@ fn on(path: &Path, change: impl Fn(&mut NodeConfig)) -> Arc<Node> {
             }
             Err(e) => panic!("{e}"),
         }
+    }
+}
+
+/// Waits until the threads of a node that was let go have left its directory: only then does nothing move there.
+fn left(path: &Path) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while let Err(e) = Directory::open(path) {
+        assert!(matches!(e, DirectoryError::Locked(_)) && Instant::now() < until, "{e}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
