@@ -76,15 +76,19 @@ def _recall(result, ask, options):
     """(row, whether tuned) of the cheapest setting of recall 0.95 of any kind, and of `auto` as it was calibrated."""
     _log(ask.capture, "ours, recall")
     auto = ask.rows(["auto"], [CALIBRATED])[0]
-    rows = []
-    for kind in KINDS:
-        swept = [1] if kind == "flat" else [CALIBRATED, *_widths(kind, result.tokens, options)]
-        of_kind = ask.rows([kind], swept)
-        points = [[r["recall_at_k"], r["wall_us_per_query"]] for r in of_kind]
-        result.points[f"ours {kind}"] = sorted(points)
-        rows += of_kind
+    good = lambda r: r["recall_at_k"] >= options.target
     cost = lambda r: r["wall_us_per_query"]
-    best = sweep.cheapest(rows, lambda r: r["recall_at_k"] >= options.target, cost)
+    rows = {}
+    for kind in KINDS:
+        rows[kind] = ask.rows([kind], [1] if kind == "flat" else [CALIBRATED, *_widths(kind, result.tokens, options)])
+    # The grid is wider than what the search for faiss's setting ends at: looked at more closely where it is cheapest.
+    best = sweep.cheapest(sum(rows.values(), []), good, cost)
+    low, high = sweep.bracket(rows[best["kind"]], lambda r: r["width"], good)
+    if best["kind"] != "flat" and low is not None and (closer := sweep.between(low, high)):
+        rows[best["kind"]] += ask.rows([best["kind"]], closer)
+        best = sweep.cheapest(sum(rows.values(), []), good, cost)
+    for kind, of_kind in rows.items():
+        result.points[f"ours {kind}"] = sorted([r["recall_at_k"], cost(r)] for r in of_kind)
     return [(best, True), (auto, False)]
 
 
@@ -106,10 +110,24 @@ def _error(result, ask, for_recall, options):
         row["error_reached"] = row["output_error_mean"] <= result.oracle_error
     good = lambda r: r["error_reached"]
     nearest = lambda some: min(some, key=lambda r: r["output_error_mean"])
-    tuned = sweep.cheapest(rows, good, lambda r: r["wall_us_per_query"]) or nearest(rows)
+    cost = lambda r: r["wall_us_per_query"]
+    tuned = sweep.cheapest(rows, good, cost) or nearest(rows)
+    if tuned["kind"] != "flat":
+        rows += _closer(ask, tuned, budgets)
+        for row in rows:
+            row["error_reached"] = row["output_error_mean"] <= result.oracle_error
+        tuned = sweep.cheapest(rows, good, cost) or nearest(rows)
     same = [r for r in rows if r["kind"] == auto["kind"] and r["asked_width"] == CALIBRATED]
     fewest = sweep.cheapest(same, good, lambda r: r["asked_budget"]) or nearest(same)
     return [(tuned, True), (fewest, False)]
+
+
+def _closer(ask, row, budgets):
+    """Rows of settings about a good one: budgets down to the one below it on the grid, widths down to half of it."""
+    budget, width = row["asked_budget"], row["width"]
+    below = max((b for b in budgets if b < budget), default=0)
+    near = [*sweep.between(below, budget, 3), budget] if below else [budget]
+    return ask.rows([row["kind"]], [*sweep.between(max(1, width // 2), width, 4), width], near, "on")
 
 
 def _hnsw(result, ask, options):

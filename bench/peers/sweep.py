@@ -25,6 +25,21 @@ def grid(first, last, factor):
     return values + [last]
 
 
+def between(low, high, most=8):
+    """At most `most` whole numbers strictly between two, about evenly spaced by factor."""
+    if high - low <= most + 1:
+        return list(range(low + 1, high))
+    steps = range(1, most + 1)
+    return sorted({round(low * (high / low) ** (i / (most + 1))) for i in steps} - {low, high})
+
+
+def bracket(rows, value, good):
+    """(the largest value that is not good below the smallest that is, or None; that smallest one, or None)."""
+    high = min((value(r) for r in rows if good(r)), default=None)
+    low = max((value(r) for r in rows if not good(r) and (high is None or value(r) < high)), default=None)
+    return low, high
+
+
 def narrowest(evaluate, first, last, target, tolerance=0.03):
     """The points of a search for the smallest value in first..=last whose recall reaches `target`: doubling, then
     bisection until the bracket is within `tolerance` of its upper end, then one step beyond for the plot.

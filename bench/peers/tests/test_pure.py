@@ -51,6 +51,18 @@ class Sweep(unittest.TestCase):
         self.assertEqual(self.search(5, first=100).value, 100)
         self.assertIsNone(self.search(2000))
 
+    def test_between_lies_between(self):
+        self.assertEqual(sweep.between(4, 8), [5, 6, 7])
+        self.assertEqual(sweep.between(4, 5), [])
+        wide = sweep.between(10, 1000, 4)
+        self.assertTrue(len(wide) == 4 and 10 < wide[0] and wide[-1] < 1000 and wide == sorted(wide), wide)
+
+    def test_bracket(self):
+        good = lambda x: x >= 7
+        self.assertEqual(sweep.bracket([2, 9, 5, 7, 12], lambda x: x, good), (5, 7))
+        self.assertEqual(sweep.bracket([9, 7], lambda x: x, good), (None, 7))
+        self.assertEqual(sweep.bracket([1, 2], lambda x: x, good), (2, None))
+
     def test_cheapest(self):
         self.assertEqual(sweep.cheapest([5, 2, 8, 3], lambda x: x > 2, lambda x: x), 3)
         self.assertIsNone(sweep.cheapest([1], lambda x: False, lambda x: x))
