@@ -128,6 +128,7 @@ fn resident(key: &str) -> Result<f64, Failure> {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Failure> {
+    kvstore::allocator::return_freed_rows();
     let mut arguments = std::env::args().skip(1);
     let data: PathBuf = arguments.next().ok_or("DIR is needed")?.into();
     let budget: u64 = arguments.next().map_or(Ok(256), |mib| mib.parse::<u64>())? << 20;

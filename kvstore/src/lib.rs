@@ -4,13 +4,14 @@
 //! * `session`: one sequence: heads, spans, fresh tokens, lease
 //! * `builder`: the queue of the background; `recipe`: index builds; `merger`: merges of small spans
 //! * `pool`: attend threads behind a bounded queue
-//! * `admission`: memory granted before it is used
+//! * `admission`: memory granted before it is used; [`allocator`]: so that what is freed goes back to the system
 //! * `spill`: which rows leave RAM when it is short, and come back
 //! * `store`: what survives the process; `catalogue`: what on disk belongs to what
 //! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
 
 mod admission;
+pub mod allocator;
 mod builder;
 mod catalogue;
 pub mod config;

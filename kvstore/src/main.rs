@@ -29,6 +29,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    kvstore::allocator::return_freed_rows();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => {

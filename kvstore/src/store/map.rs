@@ -1,4 +1,4 @@
-//! Read-only maps of whole files: the one place of this crate with `unsafe`.
+//! Read-only maps of whole files: with [`crate::allocator`] the places of this crate with `unsafe`.
 
 use memmap2::{Mmap, UncheckedAdvice};
 use std::fs::File;

@@ -6,7 +6,7 @@
 //! * `extent_file`: the rows of an extent, mapped as they are; `queries_file`: what an index is built with
 //! * `log`: what a durable session was given since its last span
 //! * `inspect`: an extent file for operators
-//! * `publish`: files that appear whole or not at all; `map`: read-only maps, the one place with `unsafe`
+//! * `publish`: files that appear whole or not at all; `map`: read-only maps, a place with `unsafe`
 //! * `bytes`: little-endian fields; `error`: what can be wrong with a file; `fail`: places where tests pull the plug
 
 pub mod bytes;
