@@ -1,7 +1,8 @@
 //! From the candidates of a search to the finalists of a head: scored exactly, the best of all spans.
 
+use crate::ask::SpanView;
 use crate::scratch::{Finalist, Scratch};
-use crate::select::{SpanView, Step, is_coded};
+use crate::select::{Step, is_coded};
 
 impl Step<'_, '_> {
     /// The finalists of a head, in no particular order, into `scratch.best`. Where a search over crowded or hidden

@@ -13,6 +13,7 @@
 //!   (finalists of all spans compete), exact attention over the selection, the estimate of the rest.
 //! - `saved`: an index as bytes.
 
+mod ask;
 mod auto;
 mod build;
 mod calibrate;
@@ -35,11 +36,12 @@ pub mod sketch;
 mod span;
 mod summary;
 
+pub use ask::{Ask, Budget, Chosen, SpanView, Stats};
 pub use build::{build, build_with};
 pub use error::BuildError;
 pub use memory::{index_bytes, working_bytes};
 pub use params::{BuildParams, BuildQueries, Kind};
 pub use saved::{SavedError, Shape};
 pub use scratch::Scratch;
-pub use select::{Ask, Budget, Chosen, SpanView, Stats, attend_spans};
+pub use select::attend_spans;
 pub use span::{BuildStats, SpanIndex};
