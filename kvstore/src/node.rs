@@ -285,6 +285,7 @@ impl Node {
                 geometry: terms.geometry,
                 at: (layer, kv_head),
                 purse: Arc::clone(&session.purse),
+                store: self.store.clone(),
             },
             pending: session.pending.clone(),
         });
