@@ -36,6 +36,9 @@ pub struct SessionRecord {
     /// Tokens to reserve memory for.
     #[prost(uint64, tag = "8")]
     pub reserve_tokens: u64,
+    /// Its rows stay in RAM.
+    #[prost(bool, tag = "9")]
+    pub pinned: bool,
 }
 
 /// How long a session lives without a word from its worker.

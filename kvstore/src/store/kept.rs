@@ -1,7 +1,7 @@
 //! What of one session is on disk, and the way from its heads to there.
 
 use crate::admission::{Kind, Purse};
-use crate::catalogue::records::{ExtentRecord, HeadRecord, head_key, number_key};
+use crate::catalogue::records::{ExtentRecord, HeadRecord, SessionRecord, decode, head_key, number_key};
 use crate::catalogue::{Change, Table};
 use crate::session::Session;
 use crate::session::span::Span;
@@ -83,6 +83,23 @@ impl Kept {
 }
 
 impl Store {
+    /// Pins or unpins a session, on disk first: what is answered holds after a restart.
+    pub fn pin(&self, session: &Session, pinned: bool) -> Result<(), StoreError> {
+        let Some(kept) = &session.kept else { return Ok(()) };
+        // Held until it is written: an end waits for it before it removes the record.
+        let _written = kept.written();
+        let key = number_key(kept.number);
+        let value = self.catalogue.get(Table::Sessions, &key)?.filter(|_| !kept.has_ended());
+        if let Some(value) = value {
+            let record: SessionRecord = decode("session", &value)?;
+            if record.pinned != pinned {
+                self.apply(&[put(Table::Sessions, key, &SessionRecord { pinned, ..record })])?;
+            }
+        }
+        session.pinned.store(pinned, Ordering::Release);
+        Ok(())
+    }
+
     /// Brings the spans of one head to disk: files first, then the catalogue, then the removal of what is not needed any
     /// more.
     pub fn persist(&self, session: &Session, at: (usize, usize)) -> Result<(), StoreError> {

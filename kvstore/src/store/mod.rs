@@ -155,6 +155,7 @@ impl Store {
             deterministic: request.deterministic,
             durable: request.durable,
             reserve_tokens: request.reserve_tokens,
+            pinned: false,
         };
         self.apply(&[
             put(Table::Sessions, number_key(number), &record),

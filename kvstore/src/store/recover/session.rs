@@ -23,6 +23,7 @@ use attention::EXTENT_TOKENS;
 use memmap2::Mmap;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tonic::Status;
 use wire::v1;
 
@@ -92,6 +93,7 @@ impl Node {
             tails.insert(at, (end, tail));
         }
         session.set_heads(found);
+        session.pinned.store(r.pinned, Ordering::Release);
         {
             // Rows come first: an index can be built again.
             let left = tails.values().map(|(end, tail)| tail.end().saturating_sub(*end));
