@@ -1,7 +1,8 @@
 //! What durability costs and how long a restart takes, on this machine:
 //! `cargo run --release -p kvstore --example store_bench -- DIR [GIB]`
 //!
-//! DIR must not exist yet; it is left behind with GIB (default 2) of extents.
+//! DIR must not exist yet; it is left behind with GIB (default 2) of extents. The last lines are of sessions with indexes, which
+//! are filled in DIR.indexed: a restart that reads them, and one that has to build them.
 
 use half::f16;
 use kvstore::{Node, NodeConfig};
@@ -24,7 +25,7 @@ fn node(storage: Option<PathBuf>, memory: u64) -> Result<Arc<Node>, Failure> {
     Ok(Node::new(NodeConfig { memory_bytes: memory, storage, ..NodeConfig::default() })?)
 }
 
-fn open(id: u8, durable: bool) -> v1::OpenRequest {
+fn open(id: u8, durable: bool, index: v1::IndexKind) -> v1::OpenRequest {
     v1::OpenRequest {
         session: vec![id; 16],
         fingerprint: Some(v1::Fingerprint {
@@ -45,7 +46,7 @@ fn open(id: u8, durable: bool) -> v1::OpenRequest {
             kv_head_begin: 0,
             kv_head_end: KV_HEADS as u32,
         }],
-        index: v1::IndexKind::Flat as i32,
+        index: index as i32,
         lease_ms: 3_600_000,
         protocol: wire::PROTOCOL,
         durable,
@@ -150,7 +151,7 @@ async fn main() -> Result<(), Failure> {
         };
         let mut best = Duration::MAX;
         for id in 1..=3 {
-            node.open(open(id, durable)).await?;
+            node.open(open(id, durable, v1::IndexKind::Flat)).await?;
             best = best.min(prefill(&node, id, tokens).await?);
             if id < 3 {
                 node.stored_within(Duration::from_secs(600)).await;
@@ -176,7 +177,7 @@ async fn main() -> Result<(), Failure> {
     let each = 16 * 16_384;
     let sessions = (gib << 30).div_ceil(each * TOKEN_BYTES) as u8;
     for id in 1..=sessions {
-        filled.open(open(id, false)).await?;
+        filled.open(open(id, false, v1::IndexKind::Flat)).await?;
         prefill(&filled, id, each).await?;
     }
     let started = Instant::now();
@@ -193,5 +194,93 @@ async fn main() -> Result<(), Failure> {
         node.snapshot().sessions,
         took.as_secs_f64()
     );
+    drop(node);
+    indexed(&data.with_extension("indexed"), gib, memory).await
+}
+
+/// Restarts on sessions with indexes, with and without their files.
+async fn indexed(data: &Path, gib: u64, memory: u64) -> Result<(), Failure> {
+    let each = 8 * 16_384;
+    let sessions = (gib << 30).div_ceil(each * TOKEN_BYTES) as u8;
+    {
+        let (filled, _) = again(data, memory).await?;
+        for id in 1..=sessions {
+            filled.open(open(id, false, v1::IndexKind::Summary)).await?;
+            prefill_with_queries(&filled, id, each).await?;
+        }
+        let ready = Instant::now();
+        all_ready(&filled, sessions).await?;
+        println!(
+            "{sessions} sessions with indexes, {gib} GiB: built {:.1} s after the last append",
+            ready.elapsed().as_secs_f64()
+        );
+        filled.stored_within(Duration::from_secs(600)).await;
+    }
+    for name in ["with index files", "without"] {
+        let (node, up) = again(data, memory).await?;
+        let started = Instant::now();
+        all_ready(&node, sessions).await?;
+        println!(
+            "restart {name}: up in {:.2} s, {:.0} MiB of indexes ready {:.2} s later",
+            up.as_secs_f64(),
+            node.snapshot().index_bytes as f64 / f64::from(1 << 20),
+            started.elapsed().as_secs_f64()
+        );
+        node.stored_within(Duration::from_secs(600)).await;
+        // They are in RAM now, and nobody reads them again before the next start.
+        for file in std::fs::read_dir(data.join("extents"))? {
+            let path = file?.path();
+            if path.extension().is_some_and(|e| e == "ix") {
+                std::fs::remove_file(path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn all_ready(node: &Arc<Node>, sessions: u8) -> Result<(), Failure> {
+    for id in 1..=sessions {
+        let wait = v1::WaitReadyRequest { session: vec![id; 16], timeout_ms: 3_600_000 };
+        let ready = node.wait_ready(wait).await?;
+        if ready.spans != ready.ready {
+            return Err(format!("session {id}: {} of {} spans are ready", ready.ready, ready.spans).into());
+        }
+    }
+    Ok(())
+}
+
+/// Elements between -1 and 1, all different (splitmix64 of their number).
+fn noise(shape: &[usize], seed: u64) -> v1::Tensor {
+    let n: usize = shape.iter().product();
+    let element = |i: u64| {
+        let mut z = ((seed << 32) | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        f16::from_f32((z >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    };
+    tensor::from_f16(shape, &(0..n as u64).map(element).collect::<Vec<_>>())
+}
+
+/// As [`prefill`], with a query every eighth position.
+async fn prefill_with_queries(node: &Arc<Node>, id: u8, tokens: u64) -> Result<(), Failure> {
+    for layer in 0..LAYERS {
+        for begin in (0..tokens).step_by(CHUNK as usize) {
+            let seed = (u64::from(layer) << 24) | (begin / CHUNK);
+            let rows = noise(&[CHUNK as usize, KV_HEADS, DIM], seed);
+            let q_pos: Vec<u64> = (begin..begin + CHUNK).step_by(8).collect();
+            node.append(v1::AppendChunk {
+                session: vec![id; 16],
+                layer,
+                begin,
+                k: Some(rows.clone()),
+                v: Some(rows),
+                q: Some(noise(&[q_pos.len(), KV_HEADS, DIM], seed | (1 << 23))),
+                q_pos,
+                seal_to: (begin + CHUNK == tokens).then_some(tokens),
+                ..Default::default()
+            })
+            .await?;
+        }
+    }
     Ok(())
 }

@@ -226,6 +226,11 @@ impl Purse {
         self.budget.with_room(|| self.try_charge(kind, bytes))
     }
 
+    /// The same for work that can wait: what is not there now is not asked for.
+    pub fn charge_now(self: &Arc<Self>, kind: Kind, bytes: u64) -> Result<Charge, Short> {
+        self.try_charge(kind, bytes)
+    }
+
     /// Counts rows that lie in maps; that takes nothing of the budget, so it is never refused.
     pub fn count_spilled(self: &Arc<Self>, bytes: u64) -> Charge {
         lock(&self.state).usage.spilled += bytes;

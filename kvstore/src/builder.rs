@@ -89,7 +89,12 @@ impl Builder {
                 let pending = job.pending.clone();
                 match &job.work {
                     Work::Index(session, core) => {
-                        index_span(&pool, current(session, core, &job.recipe), &job.recipe, &metrics);
+                        let span = current(session, core, &job.recipe);
+                        if index_span(&pool, span, &job.recipe, &metrics)
+                            && let (Some(store), Some(session)) = (&job.recipe.store, session.upgrade())
+                        {
+                            store.keeper().submit(&session, job.recipe.at);
+                        }
                     }
                     Work::Merge(merge) => merger::run(&pool, merge, &job.recipe, &metrics),
                 }
@@ -130,10 +135,11 @@ fn current(session: &Weak<Session>, core: &Weak<Core>, recipe: &Recipe) -> Optio
     session.head(recipe.at.0, recipe.at.1).ok()?.current(&core)
 }
 
-fn index_span(pool: &rayon::ThreadPool, span: Option<Arc<Span>>, recipe: &Recipe, metrics: &Metrics) {
+/// Whether there is an index now.
+fn index_span(pool: &rayon::ThreadPool, span: Option<Arc<Span>>, recipe: &Recipe, metrics: &Metrics) -> bool {
     let Some(span) = span else {
         metrics.builds_cancelled.increment(1);
-        return;
+        return false;
     };
     let (layer, kv_head) = recipe.at;
     let _span = tracing::debug_span!(names::SPAN_BUILD, layer, kv_head).entered();
@@ -152,11 +158,13 @@ fn index_span(pool: &rayon::ThreadPool, span: Option<Arc<Span>>, recipe: &Recipe
             );
             span.queries().own = kept;
             span.publish(Some(indexed));
+            true
         }
         Err(failure) => {
             let reason = failure.to_string();
             tracing::warn!(layer, kv_head, reason, "no index; the span stays on the exact scan");
             span.publish(None);
+            false
         }
     }
 }

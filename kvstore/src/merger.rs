@@ -8,7 +8,6 @@ use crate::session::merge::Part;
 use crate::session::samples::{self, Samples};
 use crate::session::span::{Queries, Span};
 use crate::spill::policy::History;
-use crate::store::Store;
 use crate::telemetry::Metrics;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -20,8 +19,6 @@ pub struct Merge {
     pub session: Weak<Session>,
     /// Of the span to make.
     pub version: u64,
-    /// Where it is stored, if anywhere.
-    pub store: Option<Arc<Store>>,
 }
 
 /// How a merge that made nothing ended.
@@ -87,7 +84,7 @@ fn try_merge(
     let queries = queries(&parts, recipe).map_err(Void::refused)?;
     let queries = Queries { own: Some(queries), ..Queries::default() };
     // For the disk; the build takes them.
-    let stored = merge.store.as_ref().and_then(|_| queries.stored());
+    let stored = recipe.store.as_ref().and_then(|_| queries.stored());
     let (indexed, kept) = recipe.build(pool, &rows, (begin, queries), metrics).map_err(|f| match f {
         Failure::Memory(reason) => Void::Refused(reason),
         Failure::Build(reason) => Void::Failed(reason),
@@ -102,7 +99,7 @@ fn try_merge(
     let started = Instant::now();
     let swapped = head.replace(&parts, merged);
     tracing::debug!(swapped, took_us = started.elapsed().as_micros(), "swap, its wait for readers included");
-    if let Some(store) = merge.store.as_ref().filter(|_| swapped) {
+    if let Some(store) = recipe.store.as_ref().filter(|_| swapped) {
         store.keeper().submit(&session, recipe.at);
     }
     if swapped { Ok((parts.len(), tokens)) } else { Err(Void::Cancelled) }

@@ -8,6 +8,7 @@ use crate::pool::Pool;
 use crate::recipe::Recipe;
 use crate::session::head::Sealing;
 use crate::session::{Id, Session};
+use crate::spill;
 use crate::store::Store;
 use crate::store::directory::DirectoryError;
 use crate::store::recover::Refused;
@@ -161,6 +162,9 @@ impl Node {
             node.recover(store).map_err(|e| NodeError::Catalogue(e.to_string()))?;
         }
         start_reaper(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
+        if node.store.is_some() {
+            spill::start(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
+        }
         Ok(node)
     }
 
@@ -285,6 +289,7 @@ impl Node {
                 geometry: terms.geometry,
                 at: (layer, kv_head),
                 purse: Arc::clone(&session.purse),
+                store: self.store.clone(),
             },
             pending: session.pending.clone(),
         });

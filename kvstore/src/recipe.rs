@@ -6,6 +6,7 @@ use crate::session::extent::SealedRows;
 use crate::session::geometry::Geometry;
 use crate::session::samples::{self, Samples};
 use crate::session::span::{Indexed, Queries};
+use crate::store::Store;
 use crate::telemetry::Metrics;
 use index::{BuildParams, BuildQueries};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +32,8 @@ pub struct Recipe {
     pub at: (usize, usize),
     /// Pays for the index and the working memory.
     pub purse: Arc<Purse>,
+    /// Where spans are stored, if anywhere.
+    pub store: Option<Arc<Store>>,
 }
 
 /// Why there is no index.

@@ -44,6 +44,8 @@ pub struct Metrics {
     pub builds_failed: Counter,
     /// Builds whose span was gone before they began.
     pub builds_cancelled: Counter,
+    /// Indexes that a start read from their files.
+    pub indexes_loaded: Counter,
     /// Duration of a build.
     pub build_seconds: Histogram,
     /// Merges that took effect.
@@ -64,6 +66,8 @@ pub struct Metrics {
     pub stored_extents: Counter,
     /// Bytes of files of queries written.
     pub stored_queries: Counter,
+    /// Bytes of index files written.
+    pub stored_indexes: Counter,
     /// Bytes written to logs.
     pub stored_log: Counter,
     /// Writes that failed, catalogue entries that cannot be read.
@@ -149,6 +153,7 @@ impl Metrics {
             builds_ok: counter(names::INDEX_BUILDS, Some(("result", "ok"))),
             builds_failed: counter(names::INDEX_BUILDS, Some(("result", "error"))),
             builds_cancelled: counter(names::INDEX_BUILDS, Some(("result", "cancelled"))),
+            indexes_loaded: counter(names::INDEXES_LOADED, None),
             build_seconds: recorder.register_histogram(&key(names::INDEX_BUILD_SECONDS, None), &META),
             merges_ok: counter(names::SPAN_MERGES, Some(("result", "ok"))),
             merges_refused: counter(names::SPAN_MERGES, Some(("result", "refused"))),
@@ -159,6 +164,7 @@ impl Metrics {
             promotions: counter(names::SPAN_PROMOTIONS, None),
             stored_extents: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "extent"))),
             stored_queries: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "queries"))),
+            stored_indexes: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "index"))),
             stored_log: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "log"))),
             store_errors: counter(names::STORE_ERRORS, None),
             gauges: Gauges {

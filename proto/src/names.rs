@@ -34,6 +34,8 @@ pub const MEMORY_REFUSED: &str = "recollect_memory_refused_total";
 pub const SPANS_SEALED: &str = "recollect_spans_sealed_total";
 /// Index builds that ended, those of merges included; label `result` is `ok`, `error` or `cancelled` (counter).
 pub const INDEX_BUILDS: &str = "recollect_index_builds_total";
+/// Indexes that a start read from the data directory in place of a build (counter).
+pub const INDEXES_LOADED: &str = "recollect_indexes_loaded_total";
 /// Index builds and merges queued or running (gauge).
 pub const INDEX_BUILDS_PENDING: &str = "recollect_index_builds_pending";
 /// Seconds that an index build took (histogram).
@@ -47,7 +49,7 @@ pub const SPAN_MERGE_SECONDS: &str = "recollect_span_merge_seconds";
 pub const SPAN_SPILLS: &str = "recollect_span_spills_total";
 /// Spans whose rows came back into RAM (counter).
 pub const SPAN_PROMOTIONS: &str = "recollect_span_promotions_total";
-/// Bytes written to the data directory; label `kind` is `extent`, `queries` or `log` (counter).
+/// Bytes written to the data directory; label `kind` is `extent`, `queries`, `index` or `log` (counter).
 pub const STORE_WRITTEN_BYTES: &str = "recollect_store_written_bytes_total";
 /// Writes to the data directory that failed, and entries of its catalogue that cannot be read (counter).
 pub const STORE_ERRORS: &str = "recollect_store_errors_total";
@@ -74,6 +76,7 @@ pub const COUNTERS: &[(&str, &str)] = &[
     (MEMORY_REFUSED, "Requests refused for want of memory"),
     (SPANS_SEALED, "Spans sealed"),
     (INDEX_BUILDS, "Index builds ended, those of merges included"),
+    (INDEXES_LOADED, "Indexes read from the data directory in place of a build"),
     (SPAN_MERGES, "Merges of spans ended"),
     (SPAN_SPILLS, "Spans whose rows went from RAM to maps of their files"),
     (SPAN_PROMOTIONS, "Spans whose rows came back into RAM"),

@@ -7,7 +7,7 @@ use half::f16;
 
 use crate::isa::{Isa, IsaError};
 use crate::table::Table;
-use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun};
+use crate::vector::{CHANNEL_ROWS, CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun};
 
 /// The kernels of one path. One pointer, cheap to copy.
 ///
@@ -131,6 +131,20 @@ impl Kernels {
         out.truncate(total);
     }
 
+    /// Products with the codes of a block of rows, by channel: `z[h * n + r] += sum over d of q[h * dim + d] * code(d, r)`.
+    /// `first` is [dim, n], n a multiple of [`CHANNEL_ROWS`]. With a second part, [dim, n / 2], a code is 16 times that of
+    /// the first plus four bits: the lower halves of its bytes are of the first half of the rows, the upper ones of the second.
+    pub fn dot_channels(&self, q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &mut [f32]) {
+        let (g, n) = (rows_of(q.len(), dim), rows_of(first.len(), dim));
+        assert!(n.is_multiple_of(CHANNEL_ROWS), "dot_channels: {n} rows, not a multiple of {CHANNEL_ROWS}");
+        assert!(z.len() == g * n, "dot_channels: z has {} of {g} x {n}", z.len());
+        assert!(second.is_none_or(|s| s.len() == dim * n / 2), "dot_channels: the second part does not fit");
+        if n > 0 {
+            // SAFETY: as in `dot_rows`.
+            unsafe { (self.table.dot_channels)(q, dim, first, second, z) }
+        }
+    }
+
     /// `a . b` of two stored rows.
     pub fn dot_f16(&self, a: &[f16], b: &[f16]) -> f32 {
         assert!(a.len() == b.len(), "dot_f16: {} and {} elements", a.len(), b.len());
@@ -171,6 +185,25 @@ impl Kernels {
             // SAFETY: as in `dot_gather`.
             unsafe { (self.table.axpy_pointers)(&w[from..], n, dim, batch, acc) }
         });
+    }
+
+    /// Adds rows of codes, [n, dim], by their weights, for `width` dimensions from `from` on: `w` is [g, n], `acc` [g, dim],
+    /// `acc[h * dim + d] += sum over r of w[h * n + r] * codes[r * dim + d]`.
+    pub fn axpy_codes(
+        &self,
+        w: &[f32],
+        dim: usize,
+        codes: &[u8],
+        (from, width): (usize, usize),
+        acc: &mut [f32],
+    ) {
+        let (g, n) = (rows_of(acc.len(), dim), rows_of(codes.len(), dim));
+        assert!(w.len() == g * n, "axpy_codes: {} weights of {g} x {n}", w.len());
+        assert!(from <= dim && width <= dim - from, "axpy_codes: {width} of {dim} dimensions from {from} on");
+        if n > 0 {
+            // SAFETY: as in `dot_rows`.
+            unsafe { (self.table.axpy_codes)(w, codes, dim, from, width, acc) }
+        }
     }
 
     /// `acc += w * x`.

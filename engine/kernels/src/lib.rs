@@ -27,4 +27,4 @@ mod vector;
 pub use door::Kernels;
 pub use half::f16;
 pub use isa::{Isa, IsaError};
-pub use vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, MOST_CODE};
+pub use vector::{CHANNEL_ROWS, CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, MOST_CODE};

@@ -5,7 +5,7 @@ use half::f16;
 
 use crate::isa::Isa;
 use crate::table::Table;
-use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun};
+use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, FINE_CODES};
 
 pub(crate) static TABLE: Table = Table {
     isa: Isa::Scalar,
@@ -13,10 +13,12 @@ pub(crate) static TABLE: Table = Table {
     dot_pointers,
     dot_group,
     dot_codes,
+    dot_channels,
     dot_f16,
     l2_sq_f16,
     axpy_rows,
     axpy_pointers,
+    axpy_codes,
     axpy_f32,
     scale,
     lift,
@@ -78,6 +80,23 @@ fn dot_codes(query: &CodeQuery<'_>, blocks: &[u8], runs: &[CodeRun], out: &mut [
     }
 }
 
+fn dot_channels(q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &mut [f32]) {
+    let (n, half) = (first.len() / dim, first.len() / dim / 2);
+    for (q, z) in q.chunks_exact(dim).zip(z.chunks_exact_mut(n)) {
+        for (r, z) in z.iter_mut().enumerate() {
+            for (d, q) in q.iter().enumerate() {
+                let first = f32::from(first[d * n + r]);
+                let code = match second {
+                    None => first,
+                    Some(second) if r < half => first * FINE_CODES + f32::from(second[d * half + r] & 15),
+                    Some(second) => first * FINE_CODES + f32::from(second[d * half + r - half] >> 4),
+                };
+                *z += q * code;
+            }
+        }
+    }
+}
+
 fn dot_f16(a: &[f16], b: &[f16]) -> f32 {
     a.iter().zip(b).map(|(x, y)| x.to_f32() * y.to_f32()).sum()
 }
@@ -109,6 +128,17 @@ unsafe fn axpy_pointers(w: &[f32], stride: usize, dim: usize, rows: &[*const f16
             // SAFETY: the caller promises `dim` readable f16 behind every pointer.
             let row = unsafe { std::slice::from_raw_parts(row, dim) };
             axpy(w[h * stride + r], row, acc);
+        }
+    }
+}
+
+fn axpy_codes(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]) {
+    let n = codes.len() / stride;
+    for (w, acc) in w.chunks_exact(n).zip(acc.chunks_exact_mut(stride)) {
+        for (w, row) in w.iter().zip(codes.chunks_exact(stride)) {
+            for (acc, &code) in acc[from..from + width].iter_mut().zip(&row[from..]) {
+                *acc += w * f32::from(code);
+            }
         }
     }
 }

@@ -17,11 +17,16 @@ pub(crate) struct Table {
     /// One after the other for each row of each run: parent + (sum over d of q[d] * codes[d] - zero) * (step * scale).
     /// `out` has [`CODE_ROWS`](crate::CODE_ROWS) places more than there are rows.
     pub dot_codes: unsafe fn(query: &CodeQuery<'_>, blocks: &[u8], runs: &[CodeRun], out: &mut [f32]),
+    /// `z[h * n + r] += sum over d of q[h * dim + d] * code(d, r)`, n rows by channel.
+    pub dot_channels: unsafe fn(q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &mut [f32]),
     pub dot_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub l2_sq_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub axpy_rows: unsafe fn(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]),
     /// `acc[h * dim + d] += sum over r of w[h * stride + r] * rows[r][d]`.
     pub axpy_pointers: unsafe fn(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]),
+    /// `acc[h * stride + d] += sum over r of w[h * n + r] * codes[r * stride + d]`, for d in from..from + width.
+    pub axpy_codes:
+        unsafe fn(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]),
     pub axpy_f32: unsafe fn(w: f32, x: &[f32], acc: &mut [f32]),
     pub scale: unsafe fn(w: f32, x: &mut [f32]),
     pub lift: unsafe fn(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]),

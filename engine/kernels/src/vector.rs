@@ -21,6 +21,12 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_f16(p: *const f16) -> Self;
     /// Rounds to nearest even.
     unsafe fn store_f16(self, p: *mut f16);
+    /// Bytes as numbers from 0 to 255.
+    unsafe fn load_u8(p: *const u8) -> Self;
+    /// The lower four bits of bytes.
+    unsafe fn load_low_bits(p: *const u8) -> Self;
+    /// The upper four bits of bytes, as numbers from 0 to 15.
+    unsafe fn load_high_bits(p: *const u8) -> Self;
     /// The first `len` lanes from memory, the others 0.
     unsafe fn load_part(p: *const f32, len: usize) -> Self;
     unsafe fn load_f16_part(p: *const f16, len: usize) -> Self;
@@ -51,6 +57,11 @@ pub(crate) trait Vector: Copy {
     /// Four horizontal sums at once.
     unsafe fn sum4(v: [Self; 4]) -> [f32; 4];
 }
+
+/// Codes of the fine part of a key for each of its first part.
+pub(crate) const FINE_CODES: f32 = 16.0;
+/// Rows of a block of codes by channel are a multiple of this.
+pub const CHANNEL_ROWS: usize = 64;
 
 /// Rows of a block of codes.
 pub const CODE_ROWS: usize = 8;

@@ -36,6 +36,9 @@ pub struct SessionRecord {
     /// Tokens to reserve memory for.
     #[prost(uint64, tag = "8")]
     pub reserve_tokens: u64,
+    /// Its rows stay in RAM.
+    #[prost(bool, tag = "9")]
+    pub pinned: bool,
 }
 
 /// How long a session lives without a word from its worker.
@@ -84,6 +87,9 @@ pub struct SpanRecord {
     /// The queries that its index is built with; 0: none.
     #[prost(uint64, tag = "7")]
     pub queries: u64,
+    /// Its index; 0: none, or none that is stored.
+    #[prost(uint64, tag = "8")]
+    pub index: u64,
 }
 
 impl HeadRecord {
@@ -94,12 +100,12 @@ impl HeadRecord {
 
     /// Every file that the spans need.
     pub fn files(&self) -> impl Iterator<Item = u64> {
-        let queries = self.spans.iter().map(|s| s.queries).filter(|&q| q != 0);
-        self.spans.iter().flat_map(|s| s.extents.iter().copied()).chain(queries)
+        let others = self.spans.iter().flat_map(|s| [s.queries, s.index]).filter(|&id| id != 0);
+        self.spans.iter().flat_map(|s| s.extents.iter().copied()).chain(others)
     }
 }
 
-/// An extent, or the queries of a span: both are files with an id.
+/// An extent, or the queries or the index of a span: all are files with an id.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExtentRecord {
     /// Number of the session.

@@ -107,16 +107,29 @@ impl Samples {
         span: Range<u64>,
         (group, most): (usize, usize),
     ) -> (Samples, Option<BuildQueries>) {
+        let few = self.few(most);
+        self.seen.extend(later.seen);
+        self.q.extend(later.q);
+        (few, build_queries(self.seen, self.q, span, group))
+    }
+
+    /// Copies of up to `most`, evenly spread, with the charge of all.
+    fn few(&mut self, most: usize) -> Samples {
         let charge = self.charge.split(u64::MAX);
         let mut few = Samples::new(self.width, charge);
         let n = self.len().min(most);
         few.q.reserve_exact(n * self.width);
         for i in 0..n {
-            few.push_of(&self, (i + 1) * self.len() / n - 1);
+            few.push_of(self, (i + 1) * self.len() / n - 1);
         }
-        self.seen.extend(later.seen);
-        self.q.extend(later.q);
-        (few, build_queries(self.seen, self.q, span, group))
+        few
+    }
+
+    /// What [`Samples::divide`] keeps, for a span whose index is there.
+    pub fn thinned(mut self, most: usize) -> Samples {
+        let mut few = self.few(most);
+        few.settle();
+        few
     }
 
     /// Gives back the memory of what is no longer held.
@@ -246,6 +259,9 @@ mod tests {
             assert_eq!(few.charge.bytes(), bytes(100, 1));
             few.settle();
             assert_eq!(few.charge.bytes(), bytes(want.len(), 1));
+            let thinned = samples(&all, 0).thinned(most);
+            assert_eq!((&thinned.pos, &thinned.q), (&few.pos, &few.q));
+            assert_eq!(thinned.charge.bytes(), few.charge.bytes());
         }
         assert_eq!((kept(1024, 3), kept(32_768, 3), kept(1 << 20, 1)), (128, 1365, 131_072));
     }

@@ -39,6 +39,8 @@ pub struct Core {
     unsaved: Mutex<Option<Stored>>,
     /// Id of the file of the queries; 0: there are none.
     queries_file: OnceLock<u64>,
+    /// Id of the file of the index; 0: it cannot be stored.
+    index_file: OnceLock<u64>,
     /// How it is used; held for a few instructions.
     history: Mutex<History>,
     /// Its files could not be read back, so that its rows must stay in RAM.
@@ -53,6 +55,7 @@ impl Core {
             queries: Mutex::new(queries),
             unsaved: Mutex::default(),
             queries_file: OnceLock::new(),
+            index_file: OnceLock::new(),
             history: Mutex::default(),
             unreadable: AtomicBool::new(false),
         }
@@ -98,7 +101,8 @@ impl Span {
         Self { begin, end: begin + rows.keys().len() as u64, version, rows, core: Arc::new(core) }
     }
 
-    /// A span that was read back, from a first position and of a version; its index, if it is to get one, is still to be built.
+    /// A span that was read back, from a first position and of a version; its index, if it is to get one, is still to be
+    /// read or built.
     pub fn restored(
         place: (u64, u64),
         rows: SealedRows,
@@ -198,6 +202,11 @@ impl Span {
     /// Id of the file of the queries, 0 for none; unset until it is written.
     pub fn queries_file(&self) -> &OnceLock<u64> {
         &self.core.queries_file
+    }
+
+    /// Id of the file of the index, 0 where it cannot be stored; unset until it is built and written.
+    pub fn index_file(&self) -> &OnceLock<u64> {
+        &self.core.index_file
     }
 
     /// The part of `[begin, end)` that lies in this span below `visible_end`, or None.

@@ -21,6 +21,8 @@ impl State {
                 plan: held.plan.unwrap_or(0),
                 extents: extents.collect::<Option<_>>()?,
                 queries: *held.span.queries_file().get()?,
+                // Comes later than the rows; without one a restart builds it.
+                index: held.span.index_file().get().copied().unwrap_or(0),
             })
         };
         let spans = self.spans.iter().map(span).collect::<Option<_>>()?;

@@ -140,8 +140,7 @@ impl Node {
             self.queue(session, at, Work::Index(Arc::downgrade(session), Arc::downgrade(span.core())));
         }
         if let Some(version) = pushed.wants_merge {
-            let (session_ref, store) = (Arc::downgrade(session), self.store.clone());
-            self.queue(session, at, Work::Merge(Merge { session: session_ref, version, store }));
+            self.queue(session, at, Work::Merge(Merge { session: Arc::downgrade(session), version }));
         }
     }
 }

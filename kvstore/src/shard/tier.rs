@@ -51,16 +51,28 @@ impl Node {
         Ok(v1::PromoteResponse { promoted_bytes })
     }
 
-    /// Keeps what a session has in RAM there.
+    /// Keeps what a session has in RAM there, and brings the rest back as room allows; over restarts too.
     pub async fn pin(&self, request: v1::PinRequest) -> Result<v1::PinResponse, Status> {
         let session = self.session(&request.session, "session")?;
-        session.pinned.store(true, Ordering::Release);
+        self.set_pinned(&session, true).await?;
         Ok(v1::PinResponse { spilled_bytes: session.purse.usage().spilled })
     }
 
     /// Takes a pin back.
     pub async fn unpin(&self, request: v1::UnpinRequest) -> Result<v1::UnpinResponse, Status> {
-        self.session(&request.session, "session")?.pinned.store(false, Ordering::Release);
+        let session = self.session(&request.session, "session")?;
+        self.set_pinned(&session, false).await?;
         Ok(v1::UnpinResponse {})
+    }
+
+    async fn set_pinned(&self, session: &Arc<Session>, pinned: bool) -> Result<(), Status> {
+        match self.store.clone() {
+            None => session.pinned.store(pinned, Ordering::Release),
+            Some(store) => {
+                let session = session.clone();
+                on_disk(move || store.pin(&session, pinned)).await??;
+            }
+        }
+        Ok(())
     }
 }

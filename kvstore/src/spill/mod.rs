@@ -2,10 +2,11 @@
 //!
 //! A span whose extents are all on disk can be replaced by the same span over maps of these files (`session::overlay`);
 //! it is searched from there, by the same index, with the same bits. A charge that finds too little memory asks for room
-//! here; operators ask through the verbs of `shard::tier`.
+//! here; operators ask through the verbs of `shard::tier`. While there is room, a thread brings back what is used again and
+//! again, and what is pinned.
 //!
-//! * this file: rooms are made, spans spilled and promoted
-//! * `policy`: which span goes first
+//! * this file: room is made, spans are spilled and promoted
+//! * `policy`: which span goes first, and which comes back
 
 pub mod policy;
 
@@ -16,11 +17,14 @@ use crate::session::span::Span;
 use crate::store::Store;
 use policy::Candidate;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::{Duration, Instant};
 
 /// At least this part of the budget is freed at once, so that a session that grows does not ask for every few rows.
 const STEP_PART: u64 = 64;
+
+/// Between two looks for what should come back.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Milliseconds since the first look at the clock.
 pub fn now() -> u64 {
@@ -108,6 +112,7 @@ impl Node {
                     return 0;
                 }
                 session.purse.shrink(bytes);
+                span.history().leave(now());
                 self.metrics.spills.increment(1);
                 tracing::debug!(layer = at.0, kv_head = at.1, begin = span.begin, bytes, "span spilled");
                 bytes
@@ -142,6 +147,26 @@ impl Node {
         Ok(promoted)
     }
 
+    /// Brings back spilled spans that are pinned or used again and again, while a part of the budget stays free; returns
+    /// the bytes.
+    pub(crate) fn bring_back(&self, now: u64) -> u64 {
+        if self.budget.usage().spilled == 0 {
+            return 0;
+        }
+        let mut candidates = Vec::new();
+        for session in self.sessions() {
+            let pinned = session.pinned.load(Ordering::Acquire);
+            for place in places(&session, |s| s.rows.tiers().1 > 0 && (pinned || s.history().wanted(now))) {
+                let (rank, bytes) = (place.span.history().rank(now), place.span.rows.tiers().1);
+                candidates.push(Candidate { rank, bytes, pinned, span: place });
+            }
+        }
+        let limit = self.budget.limit();
+        let chosen = policy::choose_back(candidates, limit - self.budget.granted(), limit);
+        // What finds no room after all stays where it is, for the next look.
+        chosen.into_iter().map_while(|c| self.promote_one(c.span).ok()).sum()
+    }
+
     fn promote_one(&self, Place { session, at, span }: Place) -> Result<u64, Short> {
         let Ok(head) = session.head(at.0, at.1) else { return Ok(0) };
         let bytes = span.rows.tiers().1;
@@ -155,6 +180,20 @@ impl Node {
         self.metrics.promotions.increment(1);
         Ok(bytes)
     }
+}
+
+/// Looks once a second for what should come back, until the node is gone.
+pub fn start(node: Weak<Node>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("promoter".into()).spawn(move || {
+        loop {
+            std::thread::sleep(LOOK);
+            match node.upgrade() {
+                Some(node) => node.bring_back(now()),
+                None => return,
+            };
+        }
+    })?;
+    Ok(())
 }
 
 /// The spans of a session that are wanted, in order.

@@ -1,8 +1,12 @@
-//! Which spans leave RAM first: LRU-2 over bursts of references (O'Neil, O'Neil, Weikum 1993).
+//! Which spans leave RAM first, and which come back: LRU-2 over bursts of references (O'Neil, O'Neil, Weikum 1993).
 //!
 //! A span is as hot as its last reference but one is recent (its backward 2-distance). References that follow each other
 //! closely, as the steps of one answer do, are correlated and count once. So one scan over many sessions, which refers to
 //! each of them in one burst, pushes out nothing that is used again and again, however fast it is.
+//!
+//! What left comes back when it has been used in two bursts since, or in one that lasts, and is still in use: by the same
+//! rule that made it leave, one scan brings nothing back. A part of the budget stays free after that. What leaves for want
+//! of room frees less than this part, so it does not make the room in which it could return.
 //!
 //! Pure: times are milliseconds that the caller gives.
 
@@ -11,6 +15,13 @@ const CORRELATED: u64 = 5_000;
 /// For so long after the last reference it is remembered that there were several bursts.
 const RETAINED: u64 = 3_600_000;
 
+/// A burst that lasts so long counts as two.
+const SUSTAINED: u64 = 30_000;
+/// So long after its last reference a span is in use as far as its return is concerned.
+const RECENT: u64 = 60_000;
+/// This part of the budget stays free when spans come back.
+pub const FREE_PART: u64 = 8;
+
 /// What is remembered of the references to a span.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct History {
@@ -18,6 +29,10 @@ pub struct History {
     last: Option<u64>,
     /// The end of the burst before the one of `last`.
     before: Option<u64>,
+    /// The first of the burst of `last`.
+    first: u64,
+    /// When the rows last left RAM; 0: they have lain in files since the start.
+    left: u64,
     /// Softmax mass that its tokens got, summed over steps: 1 is all of one step.
     attention: f32,
 }
@@ -37,13 +52,17 @@ pub struct Rank {
 impl History {
     /// A span that was made now.
     pub fn begun(now: u64) -> Self {
-        Self { last: Some(now), ..Self::default() }
+        Self { last: Some(now), first: now, ..Self::default() }
     }
 
     /// Counts a reference in which the span got this share of the attention.
     pub fn refer(&mut self, now: u64, share: f32) {
-        if let Some(last) = self.last.filter(|&last| now.saturating_sub(last) > CORRELATED) {
-            self.before = Some(last);
+        match self.last {
+            Some(last) if now.saturating_sub(last) > CORRELATED => {
+                (self.before, self.first) = (Some(last), now)
+            }
+            None => self.first = now,
+            Some(_) => {}
         }
         self.last = self.last.max(Some(now));
         if share > 0.0 {
@@ -51,11 +70,28 @@ impl History {
         }
     }
 
+    /// Notes that the rows have left RAM.
+    pub fn leave(&mut self, now: u64) {
+        self.left = now;
+    }
+
+    /// Whether rows that are in files should come back.
+    pub fn wanted(&self, now: u64) -> bool {
+        let Some(last) = self.last.filter(|&last| now.saturating_sub(last) <= RECENT) else {
+            return false;
+        };
+        // The burst in which it left had begun before: what is left of it counts as one.
+        let twice = self.before.is_some_and(|before| before > self.left);
+        twice || last.saturating_sub(self.first.max(self.left)) >= SUSTAINED
+    }
+
     /// That of a span which replaces two.
     pub fn joined(self, other: History) -> Self {
         Self {
             last: self.last.max(other.last),
             before: self.before.max(other.before),
+            first: self.first.max(other.first),
+            left: self.left.max(other.left),
             attention: self.attention + other.attention,
         }
     }
@@ -97,6 +133,19 @@ pub fn choose<T>(mut candidates: Vec<Candidate<T>>, missing: u64) -> Vec<Candida
     });
     let n = enough.count();
     candidates.truncate(n);
+    candidates
+}
+
+/// The spans to bring back, hottest first, pinned ones before all others, when `free` bytes of a budget of `limit` are
+/// free. `bytes` is what each would take.
+pub fn choose_back<T>(mut candidates: Vec<Candidate<T>>, free: u64, limit: u64) -> Vec<Candidate<T>> {
+    candidates.sort_by_key(|c| std::cmp::Reverse((c.pinned, c.rank)));
+    let mut room = free.saturating_sub(limit / FREE_PART);
+    candidates.retain(|c| {
+        let fits = c.bytes > 0 && c.bytes <= room;
+        room -= if fits { c.bytes } else { 0 };
+        fits
+    });
     candidates
 }
 
@@ -151,7 +200,58 @@ mod tests {
         assert_eq!(order, [0, 3, 2, 1]);
     }
 
+    #[test]
+    fn what_is_used_again_and_again_is_wanted_back_and_a_scan_is_not() {
+        let mut h = History::begun(0);
+        h.refer(2 * CORRELATED, 1.0);
+        h.leave(2 * CORRELATED + 1);
+        // The burst in which it left, and another.
+        h.refer(2 * CORRELATED + 2, 1.0);
+        let again = 4 * CORRELATED;
+        h.refer(again, 1.0);
+        let mut twice = h;
+        assert!(h.wanted(again) && h.wanted(again + RECENT) && !h.wanted(again + RECENT + 1));
+        h.leave(again + 1);
+        assert!(!h.wanted(again + 1), "it has just left");
+        // Read from files since the start: one burst, however dense, then a second.
+        let mut once = History::default();
+        (0..50).for_each(|i| once.refer(1000 + i * 50, 1.0));
+        assert!(!once.wanted(4000));
+        once.refer(4000 + 2 * CORRELATED, 0.0);
+        assert!(once.wanted(4000 + 2 * CORRELATED));
+        // One answer that goes on and on.
+        twice.leave(again + 1);
+        let steps = SUSTAINED / 1000 + 1;
+        for i in 1..=steps {
+            assert!(!twice.wanted(again + i * 1000 - 1));
+            twice.refer(again + i * 1000, 0.1);
+        }
+        assert!(twice.wanted(again + steps * 1000));
+        assert!(!History::default().wanted(0));
+    }
+
     proptest! {
+        #[test]
+        fn what_comes_back_leaves_a_part_free_hottest_and_pinned_first(
+            spans in proptest::collection::vec((0u64..50_000, 0u64..50_000, 0u64..40, any::<bool>()), 0..30),
+            free in 0u64..400, limit in 1u64..800,
+        ) {
+            let all: Vec<Candidate<usize>> = spans.iter().enumerate().map(|(span, &(a, b, bytes, pinned))| {
+                let mut history = History::begun(a.min(b));
+                history.refer(a.max(b), 0.0);
+                Candidate { rank: history.rank(60_000), bytes, pinned, span }
+            }).collect();
+            let back = choose_back(all.clone(), free, limit);
+            let room = free.saturating_sub(limit / FREE_PART);
+            prop_assert!(back.iter().map(|c| c.bytes).sum::<u64>() <= room);
+            prop_assert!(back.is_sorted_by_key(|c| std::cmp::Reverse((c.pinned, c.rank))));
+            // Who stays did not fit beside those that go before it.
+            for stays in all.iter().filter(|c| c.bytes > 0 && back.iter().all(|b| b.span != c.span)) {
+                let before = back.iter().filter(|b| (b.pinned, b.rank) >= (stays.pinned, stays.rank));
+                prop_assert!(before.map(|b| b.bytes).sum::<u64>() + stays.bytes > room);
+            }
+        }
+
         #[test]
         fn a_burst_counts_once(starts in proptest::collection::vec(1u64..100_000, 1..8), more in 1u64..20) {
             let (mut once, mut often) = (History::default(), History::default());

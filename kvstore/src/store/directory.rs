@@ -4,7 +4,7 @@
 //! FORMAT        two lines of text: what this is, and its format
 //! LOCK          locked by the server that uses the directory
 //! catalogue/    sled; catalogue.stamp: how many batches it has seen
-//! extents/      <id>.kv: extent files, <id>.q: queries of a span
+//! extents/      <id>.kv: extent files, <id>.q: queries of a span, <id>.ix: its index
 //! logs/         <session>-<segment>.log
 //! quarantine/   what was damaged or foreign, under its old name with a number before it
 //! ```
@@ -121,7 +121,7 @@ impl Directory {
         publish::sync_folder(&self.root)
     }
 
-    /// Where extents and queries lie.
+    /// Where extents, queries and indexes lie.
     pub fn extents(&self) -> PathBuf {
         self.root.join("extents")
     }
@@ -148,6 +148,11 @@ impl Directory {
     /// The file of a span's queries.
     pub fn queries(&self, id: u64) -> PathBuf {
         self.extents().join(queries_name(id))
+    }
+
+    /// The file of a span's index.
+    pub fn index(&self, id: u64) -> PathBuf {
+        self.extents().join(index_name(id))
     }
 
     /// Removes a file; one that is not there is removed already.
@@ -221,6 +226,11 @@ pub fn queries_name(id: u64) -> String {
     format!("{id:016x}.q")
 }
 
+/// Name of an index file.
+pub fn index_name(id: u64) -> String {
+    format!("{id:016x}.ix")
+}
+
 /// What a name in `extents/` stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
@@ -228,6 +238,8 @@ pub enum Name {
     Extent(u64),
     /// Queries of a span.
     Queries(u64),
+    /// The index of a span.
+    Index(u64),
     /// Never published.
     Temporary,
     /// Not one of ours.
@@ -241,6 +253,7 @@ impl Name {
         match id {
             Some(id) if extent_name(id) == name => Name::Extent(id),
             Some(id) if queries_name(id) == name => Name::Queries(id),
+            Some(id) if index_name(id) == name => Name::Index(id),
             _ if Path::new(name).extension().is_some_and(|e| e == TEMPORARY) => Name::Temporary,
             _ => Name::Foreign,
         }
@@ -294,6 +307,7 @@ mod tests {
     fn names() {
         assert_eq!(Name::read("00000000000000ff.kv"), Name::Extent(255));
         assert_eq!(Name::read("0000000000000001.q"), Name::Queries(1));
+        assert_eq!(Name::read("0000000000000001.ix"), Name::Index(1));
         assert_eq!(Name::read("0000000000000001.kv.tmp"), Name::Temporary);
         for foreign in ["ff.kv", "00000000000000FF.kv", "copy of 1.kv", "0000000000000001.kv~", ""] {
             assert_eq!(Name::read(foreign), Name::Foreign);

@@ -54,6 +54,9 @@ pub enum FileError {
     /// Bytes between the parts that are not zero.
     #[error("byte {0}, between header and data, is not zero")]
     Padding(usize),
+    /// Bytes that are as they were written, but no index.
+    #[error("{0}")]
+    Index(#[from] index::SavedError),
     /// KV of another model.
     #[error("the fingerprint is another one: these rows mean something else")]
     Fingerprint,

@@ -1,6 +1,7 @@
 //! What of one session is on disk, and the way from its heads to there.
 
-use crate::catalogue::records::{ExtentRecord, HeadRecord, head_key, number_key};
+use crate::admission::{Kind, Purse};
+use crate::catalogue::records::{ExtentRecord, HeadRecord, SessionRecord, decode, head_key, number_key};
 use crate::catalogue::{Change, Table};
 use crate::session::Session;
 use crate::session::span::Span;
@@ -29,8 +30,15 @@ pub struct Kept {
 pub struct Written {
     /// By layer and KV head.
     pub heads: BTreeMap<(usize, usize), HeadRecord>,
-    /// Files that are published, but not in the catalogue, with their bytes.
-    pub loose: BTreeMap<u64, u64>,
+    /// Files that are published, but not in the catalogue.
+    pub loose: BTreeMap<u64, Loose>,
+}
+
+/// A file that the catalogue does not know.
+pub struct Loose {
+    /// Of which head.
+    at: (usize, usize),
+    bytes: u64,
 }
 
 impl Written {
@@ -75,6 +83,23 @@ impl Kept {
 }
 
 impl Store {
+    /// Pins or unpins a session, on disk first: what is answered holds after a restart.
+    pub fn pin(&self, session: &Session, pinned: bool) -> Result<(), StoreError> {
+        let Some(kept) = &session.kept else { return Ok(()) };
+        // Held until it is written: an end waits for it before it removes the record.
+        let _written = kept.written();
+        let key = number_key(kept.number);
+        let value = self.catalogue.get(Table::Sessions, &key)?.filter(|_| !kept.has_ended());
+        if let Some(value) = value {
+            let record: SessionRecord = decode("session", &value)?;
+            if record.pinned != pinned {
+                self.apply(&[put(Table::Sessions, key, &SessionRecord { pinned, ..record })])?;
+            }
+        }
+        session.pinned.store(pinned, Ordering::Release);
+        Ok(())
+    }
+
     /// Brings the spans of one head to disk: files first, then the catalogue, then the removal of what is not needed any
     /// more.
     pub fn persist(&self, session: &Session, at: (usize, usize)) -> Result<(), StoreError> {
@@ -89,6 +114,7 @@ impl Store {
             let spans: Vec<Arc<Span>> = head.read().spans().map(|(span, _)| span.clone()).collect();
             for span in spans {
                 self.write_span(kept, &mut written, at, &span)?;
+                self.write_span_index((kept, &session.purse), &mut written, at, &span)?;
             }
             if kept.has_ended() {
                 return Ok(());
@@ -100,6 +126,12 @@ impl Store {
         };
         if written.heads.get(&at) != Some(&record) {
             self.tell(kept, &mut written, at, record)?;
+        }
+        // Written for spans that were merged or cut off before the catalogue heard of them.
+        let loose = written.loose.iter().filter(|(_, l)| l.at == at).map(|(&id, _)| id);
+        for id in loose.collect::<Vec<_>>() {
+            self.remove_file(id)?;
+            written.loose.remove(&id);
         }
         match &kept.log {
             None => Ok(()),
@@ -120,7 +152,7 @@ impl Store {
         let after: BTreeSet<u64> = record.files().collect();
         let mut changes = vec![put(Table::Spans, head_key(kept.number, at.0, at.1), &record)];
         changes.extend(after.difference(&before).map(|id| {
-            let bytes = written.loose.get(id).copied().unwrap_or(0);
+            let bytes = written.loose.get(id).map_or(0, |l| l.bytes);
             put(Table::Extents, number_key(*id), &ExtentRecord { session: kept.number, bytes })
         }));
         let gone: Vec<u64> = before.difference(&after).copied().collect();
@@ -146,7 +178,7 @@ impl Store {
                     return Ok(());
                 }
                 let (id, bytes) = self.write_extent(kept.fingerprint, at, first, &span.rows, extent)?;
-                written.loose.insert(id, bytes);
+                written.loose.insert(id, Loose { at, bytes });
                 // Only this function sets it, under the lock of what is written.
                 let _ = extent.file.set(id);
             }
@@ -158,13 +190,45 @@ impl Store {
                 None => 0,
                 Some(queries) => {
                     let (id, bytes) = self.write_queries(kept.fingerprint, at, queries)?;
-                    written.loose.insert(id, bytes);
+                    written.loose.insert(id, Loose { at, bytes });
                     id
                 }
             };
             let _ = span.queries_file().set(id);
             *unsaved = None;
         }
+        Ok(())
+    }
+
+    /// The index of a span, once it is built. It can be built again, so that want of memory to write it is no failure.
+    fn write_span_index(
+        &self,
+        (kept, purse): (&Kept, &Arc<Purse>),
+        written: &mut Written,
+        at: (usize, usize),
+        span: &Span,
+    ) -> Result<(), StoreError> {
+        let Some(indexed) = span.indexed().filter(|_| span.index_file().get().is_none()) else {
+            return Ok(());
+        };
+        if kept.has_ended() {
+            return Ok(());
+        }
+        // Without asking for room: who makes room waits for this very thread.
+        let Ok(_copy) = purse.charge_now(Kind::Scratch, indexed.charge.bytes()) else {
+            tracing::debug!(layer = at.0, kv_head = at.1, begin = span.begin, "no memory to store an index");
+            return Ok(());
+        };
+        let id = match indexed.index.save() {
+            // A restart builds it again.
+            None => 0,
+            Some(saved) => {
+                let (id, bytes) = self.write_index(kept.fingerprint, at, (span, indexed), &saved)?;
+                written.loose.insert(id, Loose { at, bytes });
+                id
+            }
+        };
+        let _ = span.index_file().set(id);
         Ok(())
     }
 }

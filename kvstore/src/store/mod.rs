@@ -3,7 +3,8 @@
 //! * [`Store`]: a data directory in use; `directory`: what lies where in it
 //! * `kept`: what of a session is on disk; `keeper`: the thread that brings sealed spans there
 //! * `recover`: sessions as a start finds them; `replay`: their fresh tokens, from the log
-//! * `extent_file`: the rows of an extent, mapped as they are; `queries_file`: what an index is built with
+//! * `extent_file`: the rows of an extent, mapped as they are; `queries_file`: what an index is built with;
+//!   `index_file`: the index itself
 //! * `log`: what a durable session was given since its last span
 //! * `inspect`: an extent file for operators
 //! * `publish`: files that appear whole or not at all; `map`: read-only maps, a place with `unsafe`
@@ -14,6 +15,7 @@ pub mod directory;
 pub mod error;
 pub mod extent_file;
 pub mod fail;
+pub mod index_file;
 pub mod inspect;
 pub mod keeper;
 pub mod kept;
@@ -29,8 +31,9 @@ use crate::catalogue::sled::Sled;
 use crate::catalogue::{Catalogue, CatalogueError, Change, Table};
 use crate::session::extent::{Extent, SealedRows};
 use crate::session::samples::Stored;
+use crate::session::span::{Indexed, Span};
 use crate::telemetry::Metrics;
-use directory::{Directory, DirectoryError, Full, Name, SETTING, extent_name, queries_name};
+use directory::{Directory, DirectoryError, Full, Name, SETTING, extent_name, index_name, queries_name};
 use error::FileError;
 use extent_file::ExtentFile;
 use keeper::Keeper;
@@ -152,6 +155,7 @@ impl Store {
             deterministic: request.deterministic,
             durable: request.durable,
             reserve_tokens: request.reserve_tokens,
+            pinned: false,
         };
         self.apply(&[
             put(Table::Sessions, number_key(number), &record),
@@ -198,10 +202,11 @@ impl Store {
         Ok(())
     }
 
-    /// Removes an extent or a file of queries: ids are given to one of them.
+    /// Removes an extent, a file of queries or an index: ids are given to one of them.
     fn remove_file(&self, id: u64) -> io::Result<()> {
         self.directory.remove(&self.directory.extent(id))?;
-        self.directory.remove(&self.directory.queries(id))
+        self.directory.remove(&self.directory.queries(id))?;
+        self.directory.remove(&self.directory.index(id))
     }
 
     fn write_extent(
@@ -275,6 +280,35 @@ impl Store {
         Ok((id, file.len() as u64))
     }
 
+    /// Writes an index that was saved as bytes.
+    fn write_index(
+        &self,
+        fingerprint: [u8; 32],
+        (layer, kv_head): (usize, usize),
+        (span, indexed): (&Span, &Indexed),
+        saved: &[u8],
+    ) -> Result<(u64, u64), StoreError> {
+        let (key_dim, value_dim) = span.rows.dims();
+        let owner = index_file::Owner {
+            fingerprint,
+            id: self.next(),
+            layer: layer as u32,
+            kv_head: kv_head as u32,
+            first: span.begin,
+            tokens: span.len(),
+            key_dim: key_dim as u32,
+            value_dim: value_dim as u32,
+            recall_target: indexed.recall_target,
+            build_us: indexed.build_us,
+        };
+        let bytes = index_file::Owner::file_bytes(saved);
+        self.directory.room(bytes)?;
+        let name = index_name(owner.id);
+        publish::publish(&self.directory.extents(), &name, |out| owner.write(out, saved))?;
+        self.metrics.stored_indexes.increment(bytes);
+        Ok((owner.id, bytes))
+    }
+
     /// Appends to a session's log, if there is room; returns the record's number.
     pub fn append(&self, log: &Log, record: &log::record::Record<'_>) -> Result<u64, StoreError> {
         let bytes = record.bytes();
@@ -318,7 +352,7 @@ fn highest_name(directory: &Directory) -> u64 {
         entries.filter_map(|e| e.file_name().into_string().ok())
     };
     let files = names(directory.extents()).filter_map(|name| match Name::read(&name) {
-        Name::Extent(id) | Name::Queries(id) => Some(id),
+        Name::Extent(id) | Name::Queries(id) | Name::Index(id) => Some(id),
         Name::Temporary | Name::Foreign => None,
     });
     let logs = names(directory.logs()).filter_map(|name| Some(log::parse_name(&name)?.0));

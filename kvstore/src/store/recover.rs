@@ -11,6 +11,7 @@ use crate::session::{Id, lease::Lease};
 use crate::store::directory::Name;
 use crate::store::error::FileError;
 use crate::store::extent_file::ExtentFile;
+use crate::store::index_file::IndexFile;
 use crate::store::kept::Kept;
 use crate::store::queries_file::{self, Owner};
 use crate::store::{Store, log};
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Status;
 
+mod indexes;
 mod session;
 
 /// A session that is on disk but cannot be served.
@@ -48,11 +50,13 @@ struct Told {
 struct Files {
     extents: HashMap<u64, ExtentFile>,
     queries: HashMap<u64, (Owner, Stored)>,
+    indexes: HashMap<u64, IndexFile>,
 }
 
 enum File {
     Extent(Box<ExtentFile>),
     Queries(Owner, Stored),
+    Index(IndexFile),
 }
 
 impl Node {
@@ -211,6 +215,7 @@ impl Store {
                 }
                 Name::Extent(id) => (id, ExtentFile::open(&path).map(|f| File::Extent(Box::new(f)))),
                 Name::Queries(id) => (id, read_queries(&path)),
+                Name::Index(id) => (id, IndexFile::open(&path).map(File::Index)),
             };
             let read = read.and_then(|file| match file.id() {
                 own if own == id => Ok(file),
@@ -228,6 +233,7 @@ impl Store {
             match file {
                 File::Extent(file) => drop(files.extents.insert(id, *file)),
                 File::Queries(owner, queries) => drop(files.queries.insert(id, (owner, queries))),
+                File::Index(file) => drop(files.indexes.insert(id, file)),
             }
         }
         Ok(files)
@@ -239,6 +245,7 @@ impl File {
         match self {
             File::Extent(file) => file.extent.id,
             File::Queries(owner, _) => owner.id,
+            File::Index(file) => file.owner.id,
         }
     }
 }

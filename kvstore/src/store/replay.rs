@@ -58,6 +58,11 @@ impl<'a> Tail<'a> {
         Ok(tail)
     }
 
+    /// Position after the last row that is left.
+    pub fn end(&self) -> u64 {
+        self.pieces.last().map_or(0, |p| p.left.end)
+    }
+
     fn truncate(&mut self, number: u64, length: u64, reflected: u64) {
         self.pieces.retain(|p| p.left.start < length);
         if let Some(last) = self.pieces.last_mut() {

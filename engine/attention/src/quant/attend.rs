@@ -1,6 +1,6 @@
 //! Attention over quantised rows.
 //!
-//! Steps of keys go into the query, so that their codes are only widened and multiplied.
+//! Steps of keys go into the query and steps of values into the weights, so that codes are only widened and multiplied.
 
 use std::ops::Range;
 
@@ -18,8 +18,12 @@ pub struct QuantScratch {
     bases: Vec<f32>,
     /// Queries times the steps of a block: [g, key_dim].
     q: Vec<f32>,
-    /// Codes of a block.
-    codes: Vec<f32>,
+    /// Codes of a block that lie in pairs, one a byte.
+    codes: Vec<u8>,
+    /// Steps of the keys of a block; then offsets and steps of its values: [BLOCK, groups] each.
+    numbers: [Vec<f32>; 2],
+    /// Weights times the steps of one group of elements: [g, BLOCK].
+    stepped: Vec<f32>,
     /// Products, then weights: [g, BLOCK].
     z: Vec<f32>,
     /// Sums of values: [g, value_dim].
@@ -94,22 +98,18 @@ impl Quantised {
     /// Leaves the products with the keys of a block in `scratch.z`.
     fn products_of(&self, k: &Kernels, q: &[f32], block: usize, scratch: &mut QuantScratch) {
         let (dk, blocks) = (self.key_dim, self.tokens.div_ceil(BLOCK));
-        let g = q.len() / dk;
-        let QuantScratch { bases, q: stepped, codes, z, .. } = scratch;
-        let steps = &self.steps[block * dk..(block + 1) * dk];
+        let QuantScratch { bases, q: stepped, codes, numbers: [steps, _], z, .. } = scratch;
+        steps.resize(dk, 0.0);
+        k.f16_to_f32(&self.steps[block * dk..(block + 1) * dk], steps);
         stepped.clear();
         for q in q.chunks_exact(dk) {
-            stepped.extend(q.iter().zip(steps).map(|(q, step)| q * step.to_f32()));
-        }
-        codes.resize(dk * BLOCK, 0.0);
-        self.keys.each(block * dk, codes, |x, code| *x = code);
-        if let Some(second) = &self.second {
-            let worth = self.first_part();
-            second.each(block * dk, codes, |x, code| *x = *x * worth + code);
+            stepped.extend(q.iter().zip(&*steps).map(|(q, step)| q * step));
         }
         z.clear();
         bases.chunks_exact(blocks).for_each(|of_head| z.resize(z.len() + BLOCK, of_head[block]));
-        k.gemm_nn_add(stepped, codes, dk, g, BLOCK, z);
+        let first = self.keys.bytes_of(block * dk, dk, codes);
+        let second = self.second.as_ref().map(|plane| plane.packed(block * dk, dk));
+        k.dot_channels(stepped, dk, first, second, z);
     }
 
     /// Leaves only the tokens of a block that are seen and have a code.
@@ -130,21 +130,30 @@ impl Quantised {
     /// Adds the values of a block by the weights in `scratch.z`.
     fn add_values(&self, k: &Kernels, block: usize, scratch: &mut QuantScratch) {
         let (dv, group) = (self.value_dim, self.precision.value_group(self.value_dim));
-        let QuantScratch { codes, z, acc, .. } = scratch;
+        let QuantScratch { codes, numbers, stepped, z, acc, .. } = scratch;
         if z.iter().all(|&w| w == 0.0) {
             return;
         }
-        codes.resize(BLOCK * dv, 0.0);
-        self.values.each(block * BLOCK, codes, |x, code| *x = code);
-        let from = block * BLOCK * dv.div_ceil(group);
-        let mut numbers = self.value_offsets[from..].iter().zip(&self.value_steps[from..]);
-        for row in codes.chunks_exact_mut(dv) {
-            for (row, (offset, step)) in row.chunks_mut(group).zip(&mut numbers) {
-                let (offset, step) = (offset.to_f32(), step.to_f32());
-                row.iter_mut().for_each(|x| *x = *x * step + offset);
-            }
+        let groups = dv.div_ceil(group);
+        let from = block * BLOCK * groups;
+        for (numbers, halves) in numbers.iter_mut().zip([&self.value_offsets, &self.value_steps]) {
+            numbers.resize(BLOCK * groups, 0.0);
+            k.f16_to_f32(&halves[from..from + BLOCK * groups], numbers);
         }
-        k.gemm_nn_add(z, codes, BLOCK, acc.len() / dv, dv, acc);
+        let [offsets, steps] = numbers;
+        let codes = self.values.bytes_of(block * BLOCK, BLOCK, codes);
+        for of in 0..groups {
+            let elements = of * group..dv.min((of + 1) * group);
+            let (offsets, steps) = (offsets[of..].iter(), steps[of..].iter());
+            let (offsets, steps) = (offsets.step_by(groups), steps.step_by(groups));
+            stepped.clear();
+            for (z, acc) in z.chunks_exact(BLOCK).zip(acc.chunks_exact_mut(dv)) {
+                stepped.extend(z.iter().zip(steps.clone()).map(|(w, step)| w * step));
+                let offset: f32 = z.iter().zip(offsets.clone()).map(|(w, offset)| w * offset).sum();
+                acc[elements.clone()].iter_mut().for_each(|x| *x += offset);
+            }
+            k.axpy_codes(stepped, dv, codes, (elements.start, elements.len()), acc);
+        }
     }
 
     fn attend_extreme(

@@ -20,7 +20,7 @@ use crate::rows::Rows;
 pub use self::attend::QuantScratch;
 
 /// Tokens that share offsets and steps.
-pub const BLOCK: usize = 64;
+pub const BLOCK: usize = kernels::CHANNEL_ROWS;
 /// A token that alone makes a channel's range this many times as wide is held as it came.
 const EXTREME: f32 = 8.0;
 

@@ -37,19 +37,24 @@ impl Plane {
         }
     }
 
-    /// Shows the codes of the runs from `first` on to elements of `out`, in order.
-    pub fn each(&self, first: usize, out: &mut [f32], put: impl Fn(&mut f32, f32)) {
-        let size = self.bytes_of_run();
-        let runs = self.bytes[first * size..].chunks_exact(size);
-        for (out, codes) in out.chunks_exact_mut(self.run).zip(runs) {
-            if self.bits == 8 {
-                out.iter_mut().zip(codes).for_each(|(x, &code)| put(x, f32::from(code)));
-            } else {
-                let (low, high) = out.split_at_mut(size);
-                low.iter_mut().zip(codes).for_each(|(x, &code)| put(x, f32::from(code & 15)));
-                high.iter_mut().zip(codes).for_each(|(x, &code)| put(x, f32::from(code >> 4)));
-            }
+    /// The codes of `n` runs from `first` on, one a byte: as they lie, or unpacked into `out`.
+    pub fn bytes_of<'a>(&'a self, first: usize, n: usize, out: &'a mut Vec<u8>) -> &'a [u8] {
+        let packed = self.packed(first, n);
+        if self.bits == 8 {
+            return packed;
         }
+        out.clear();
+        for run in packed.chunks_exact(self.bytes_of_run()) {
+            out.extend(run.iter().map(|codes| codes & 15));
+            out.extend(run.iter().take(self.run / 2).map(|codes| codes >> 4));
+        }
+        out
+    }
+
+    /// The bytes of `n` runs from `first` on.
+    pub fn packed(&self, first: usize, n: usize) -> &[u8] {
+        let size = self.bytes_of_run();
+        &self.bytes[first * size..(first + n) * size]
     }
 
     /// Bytes held.

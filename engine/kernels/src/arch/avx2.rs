@@ -12,6 +12,18 @@ pub(crate) struct F32x8(__m256);
 
 crate::arch::stamp!(F32x8, Isa::Avx2, "avx2,fma,f16c");
 
+impl F32x8 {
+    /// The first eight bytes as numbers.
+    ///
+    /// # Safety
+    /// As for [`Vector`].
+    #[inline(always)]
+    unsafe fn widen(bytes: __m128i) -> Self {
+        // SAFETY: the instruction set is present.
+        unsafe { Self(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))) }
+    }
+}
+
 // SAFETY for every block below: the trait's contract (instruction set present, pointers valid for the lanes touched).
 impl Vector for F32x8 {
     const LANES: usize = 8;
@@ -44,6 +56,24 @@ impl Vector for F32x8 {
         unsafe {
             let halves = _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(self.0);
             _mm_storeu_si128(p.cast(), halves)
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Self {
+        // SAFETY: see the impl; eight bytes are read.
+        unsafe { Self::widen(_mm_loadl_epi64(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_low_bits(p: *const u8) -> Self {
+        // SAFETY: see the impl; eight bytes are read.
+        unsafe { Self::widen(_mm_and_si128(_mm_loadl_epi64(p.cast()), _mm_set1_epi8(15))) }
+    }
+    #[inline(always)]
+    unsafe fn load_high_bits(p: *const u8) -> Self {
+        // SAFETY: see the impl; eight bytes are read.
+        unsafe {
+            let shifted = _mm_srli_epi16::<4>(_mm_loadl_epi64(p.cast()));
+            Self::widen(_mm_and_si128(shifted, _mm_set1_epi8(15)))
         }
     }
     #[inline(always)]

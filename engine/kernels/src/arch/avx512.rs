@@ -18,6 +18,18 @@ fn first(len: usize) -> __mmask16 {
     (1u16 << len) - 1
 }
 
+impl F32x16 {
+    /// Sixteen bytes as numbers.
+    ///
+    /// # Safety
+    /// As for [`Vector`].
+    #[inline(always)]
+    unsafe fn widen(bytes: __m128i) -> Self {
+        // SAFETY: the instruction set is present.
+        unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))) }
+    }
+}
+
 // SAFETY for every block below: the trait's contract (instruction set present, pointers valid for the lanes touched).
 impl Vector for F32x16 {
     const LANES: usize = 16;
@@ -50,6 +62,24 @@ impl Vector for F32x16 {
         unsafe {
             let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0);
             _mm256_storeu_si256(p.cast(), halves)
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Self {
+        // SAFETY: see the impl; sixteen bytes are read.
+        unsafe { Self::widen(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_low_bits(p: *const u8) -> Self {
+        // SAFETY: see the impl; sixteen bytes are read.
+        unsafe { Self::widen(_mm_and_si128(_mm_loadu_si128(p.cast()), _mm_set1_epi8(15))) }
+    }
+    #[inline(always)]
+    unsafe fn load_high_bits(p: *const u8) -> Self {
+        // SAFETY: see the impl; sixteen bytes are read.
+        unsafe {
+            let shifted = _mm_srli_epi16::<4>(_mm_loadu_si128(p.cast()));
+            Self::widen(_mm_and_si128(shifted, _mm_set1_epi8(15)))
         }
     }
     #[inline(always)]

@@ -62,10 +62,12 @@ macro_rules! stamp {
             dot_codes(
                 query: &$crate::vector::CodeQuery<'_>, blocks: &[u8], runs: &[$crate::vector::CodeRun], out: &mut [f32]
             );
+            dot_channels(q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &mut [f32]);
             dot_f16(a: &[f16], b: &[f16]) -> f32;
             l2_sq_f16(a: &[f16], b: &[f16]) -> f32;
             axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]);
             axpy_pointers(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]);
+            axpy_codes(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]);
             axpy_f32(w: f32, x: &[f32], acc: &mut [f32]);
             scale(w: f32, x: &mut [f32]);
             lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]);
@@ -88,10 +90,12 @@ macro_rules! stamp {
             dot_pointers,
             dot_group,
             dot_codes,
+            dot_channels,
             dot_f16,
             l2_sq_f16,
             axpy_rows,
             axpy_pointers,
+            axpy_codes,
             axpy_f32,
             scale,
             lift,

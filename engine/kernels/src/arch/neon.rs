@@ -12,6 +12,28 @@ pub(crate) struct F32x4(float32x4_t);
 
 crate::arch::stamp!(F32x4, Isa::Neon, "neon");
 
+impl F32x4 {
+    /// The first four bytes as numbers.
+    ///
+    /// # Safety
+    /// As for [`Vector`].
+    #[inline(always)]
+    unsafe fn widen(bytes: uint8x8_t) -> Self {
+        // SAFETY: the instruction set is present.
+        unsafe { Self(vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))) }
+    }
+}
+
+/// Four bytes, twice.
+///
+/// # Safety
+/// As for [`Vector`]; four bytes are read.
+#[inline(always)]
+unsafe fn four(p: *const u8) -> uint8x8_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpret_u8_u32(vdup_n_u32(p.cast::<u32>().read_unaligned())) }
+}
+
 // SAFETY for every block below: the trait's contract (instruction set present, pointers valid for the lanes touched).
 impl Vector for F32x4 {
     const LANES: usize = 4;
@@ -42,6 +64,21 @@ impl Vector for F32x4 {
     unsafe fn store_f16(self, p: *mut f16) {
         // SAFETY: see the impl.
         unsafe { vst1_u16(p.cast(), vreinterpret_u16_f16(vcvt_f16_f32(self.0))) }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Self {
+        // SAFETY: see the impl; four bytes are read.
+        unsafe { Self::widen(four(p)) }
+    }
+    #[inline(always)]
+    unsafe fn load_low_bits(p: *const u8) -> Self {
+        // SAFETY: see the impl; four bytes are read.
+        unsafe { Self::widen(vand_u8(four(p), vdup_n_u8(15))) }
+    }
+    #[inline(always)]
+    unsafe fn load_high_bits(p: *const u8) -> Self {
+        // SAFETY: see the impl; four bytes are read.
+        unsafe { Self::widen(vshr_n_u8::<4>(four(p))) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, len: usize) -> Self {

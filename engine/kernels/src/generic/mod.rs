@@ -5,6 +5,7 @@
 #![allow(clippy::needless_range_loop, reason = "tiles index two arrays by the same register number")]
 
 mod axpy;
+mod bytes;
 mod codes;
 mod convert;
 mod dot;
@@ -16,6 +17,7 @@ mod softmax;
 use half::f16;
 
 pub(crate) use axpy::{axpy_f32, axpy_pointers, axpy_rows, scale};
+pub(crate) use bytes::{axpy_codes, dot_channels};
 pub(crate) use codes::dot_codes;
 pub(crate) use convert::{f16_to_f32, f32_to_f16};
 pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};

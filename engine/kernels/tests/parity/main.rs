@@ -1,5 +1,6 @@
 //! Every kernel on every path of this CPU against f64 arithmetic, and all paths against the scalar one.
 
+mod bytes;
 mod masses;
 
 use half::f16;

@@ -1,12 +1,15 @@
 //! One session, from its files and its log.
 
+use super::indexes::indexed;
 use super::{Files, Told};
+use crate::admission::Kind;
 use crate::builder::Work;
 use crate::catalogue::records::{HeadRecord, SpanRecord};
 use crate::merger::Merge;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::extent::SealedRows;
+use crate::session::fresh::capacity;
 use crate::session::head::{Head, Sealing};
 use crate::session::span::{Queries, Span};
 use crate::store::Store;
@@ -20,6 +23,7 @@ use attention::EXTENT_TOKENS;
 use memmap2::Mmap;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tonic::Status;
 use wire::v1;
 
@@ -69,6 +73,7 @@ impl Node {
         let sealing = self.sealing(&session);
         let mut tails = HashMap::new();
         let mut found = HashMap::new();
+        let mut indexes = Vec::new();
         for (layer, kv_head, _) in session.owned() {
             let at = (layer, kv_head);
             let mut record = told.heads.get(&at).cloned().unwrap_or_default();
@@ -82,10 +87,21 @@ impl Node {
                     gap.left.start
                 )));
             }
-            found.insert(at, self.restore_head(store, &session, (at, &record), files, sealing)?);
+            let head = self.restore_head(store, &session, (at, &record), files, sealing)?;
+            indexes.extend(indexed(at, &head, &record));
+            found.insert(at, head);
             tails.insert(at, (end, tail));
         }
         session.set_heads(found);
+        session.pinned.store(r.pinned, Ordering::Release);
+        {
+            // Rows come first: an index can be built again.
+            let left = tails.values().map(|(end, tail)| tail.end().saturating_sub(*end));
+            let fresh = left.map(capacity).sum::<u64>().saturating_mul(g.row_bytes());
+            let room = session.purse.charge(Kind::Kv, fresh);
+            let _room = room.map_err(|s| self.short("the fresh tokens of a stored session", s))?;
+            self.load_indexes(store, &session, indexes, files);
+        }
         let session = Arc::new(session);
         self.queue_builds(&session);
         for (layer, kv_head, head) in session.owned() {
@@ -164,7 +180,7 @@ impl Node {
                 self.queue(session, (layer, kv_head), work);
             }
             for version in head.plans() {
-                let merge = Merge { session: Arc::downgrade(session), version, store: self.store.clone() };
+                let merge = Merge { session: Arc::downgrade(session), version };
                 self.queue(session, (layer, kv_head), Work::Merge(merge));
             }
         }

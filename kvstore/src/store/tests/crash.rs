@@ -315,6 +315,7 @@ impl Known {
             let longer = if length(&after) > length(&before) { after } else { before };
             let tags = longer.unwrap_or_default()[..found as usize].to_vec();
             assert_tagged(node, id, &tags, &what).await;
+            assert_counted(node, id, found, &what).await;
             self.states.insert(id, Some(tags));
         }
     }
@@ -337,6 +338,18 @@ async fn assert_tagged(node: &Arc<Node>, id: u8, tags: &[u64], what: &str) {
                 "{what}: wrong rows in layer {layer}, KV head {kv_head}, values {value}"
             );
         }
+    }
+}
+
+/// Whatever index a span came back with: with all logits equal every token counts once.
+async fn assert_counted(node: &Arc<Node>, id: u8, tokens: u64, what: &str) {
+    for layer in 0..if tokens > 0 { model().layers } else { 0 } {
+        let mut r = row(id, &model(), layer, 0, tokens, true);
+        r.budget = Some(wire::convert::Budget::TopK(5).write());
+        r.estimate = true;
+        let answer = node.attend(message(node, vec![r])).await.unwrap().rows.remove(0);
+        assert_eq!(answer.error, None, "{what}");
+        assert_eq!(mass(&answer), [tokens as f32; 4], "{what}: tokens of layer {layer}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod indexes;
 mod restart;
 mod tiers;
 

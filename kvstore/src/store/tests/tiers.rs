@@ -270,3 +270,86 @@ async fn a_workload_of_four_times_the_budget() {
     }
     all_returned(&n).await;
 }
+
+/// Every span of a session refers once, at a time.
+fn refer(node: &Node, id: u8, now: u64) {
+    let session = node.session(&[id; 16], "session").unwrap();
+    for (_, _, head) in session.owned() {
+        head.read().spans().for_each(|(span, _)| span.history().refer(now, 0.5));
+    }
+}
+
+#[tokio::test]
+async fn what_is_used_again_and_again_comes_back_while_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let n = on(folder.path(), |c| c.memory_bytes = 8 << 20);
+    for id in [1, 2] {
+        n.open(stored(id, false)).await.unwrap();
+        prefill(&n, id, &[100, 1900, 2000], &[100, 1900]).await;
+    }
+    let before = answers(&n, 1, 2000).await;
+    let bytes = 1900 * HEADS * ROW;
+    assert_eq!(evict(&n, Vec::new()).await.unwrap(), 2 * bytes);
+    // Far ahead of the thread that looks at the real time.
+    let (once, twice) = (crate::spill::now() + 1_000_000, crate::spill::now() + 1_010_000);
+    refer(&n, 1, once);
+    refer(&n, 2, once);
+    assert_eq!(n.bring_back(once), 0, "one burst brings nothing back");
+    refer(&n, 1, twice);
+    let s = n.snapshot();
+    let free = s.budget_bytes - s.granted_bytes;
+    let part = s.budget_bytes / crate::spill::policy::FREE_PART;
+    // All but so much that the part that stays free would be touched.
+    let rows = (free - part - bytes / 2) / (HEADS * ROW) / 1024 * 1024;
+    let flat = v1::OpenRequest { index: v1::IndexKind::Flat as i32, ..stored(3, false) };
+    n.open(v1::OpenRequest { reserve_tokens: rows, ..flat }).await.unwrap();
+    let back = n.bring_back(twice);
+    let s = n.snapshot();
+    assert!(back < bytes && s.budget_bytes - s.granted_bytes >= part, "{back} of {bytes}, {s:?}");
+    close(&n, 3).await.unwrap();
+    assert_eq!(back + n.bring_back(twice), bytes);
+    assert_eq!((told(&n, 1).await.spilled_bytes, told(&n, 2).await.spilled_bytes), (0, bytes));
+    assert_eq!(answers(&n, 1, 2000).await, before);
+    // It leaves again, and does not return for having been hot before.
+    assert_eq!(evict(&n, vec![1; 16]).await.unwrap(), bytes);
+    let session = n.session(&[1; 16], "session").unwrap();
+    for (_, _, head) in session.owned() {
+        head.read().spans().for_each(|(span, _)| span.history().leave(twice));
+    }
+    assert_eq!(n.bring_back(twice), 0);
+}
+
+#[tokio::test]
+async fn pins_hold_over_restarts_and_bring_rows_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let n = on(folder.path(), |_| {});
+    for id in [1, 2, 3] {
+        n.open(stored(id, id == 1)).await.unwrap();
+        prefill(&n, id, &[700], &[700]).await;
+        pin(&n, id).await;
+    }
+    unpin(&n, 2).await;
+    all_stored(&n).await;
+    // A pin of a session that has ended does not bring it back.
+    let ended = n.session(&[3; 16], "session").unwrap();
+    close(&n, 3).await.unwrap();
+    n.store.as_ref().unwrap().pin(&ended, false).unwrap();
+    drop((ended, n));
+    let n = on(folder.path(), |_| {});
+    assert_eq!(watermark(&n, 3).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!((told(&n, 1).await.pinned, told(&n, 2).await.pinned), (true, false));
+    let e = evict(&n, vec![1; 16]).await.unwrap_err();
+    assert!(e.code() == Code::FailedPrecondition && e.message().contains("is pinned"), "{e}");
+    // The thread that looks for it may be faster than this.
+    let bytes = 700 * HEADS * ROW;
+    n.bring_back(crate::spill::now());
+    until("a pinned session comes back", || n.snapshot().spilled_bytes == bytes).await;
+    assert_eq!(told(&n, 2).await.spilled_bytes, bytes);
+    assert_rows(&n, 1, 700).await;
+    // With no room for a record of it the answer says so, and nothing changes.
+    let taken = &n.store.as_ref().unwrap().directory.taken;
+    taken.store(u64::MAX, Ordering::Relaxed);
+    let e = n.pin(v1::PinRequest { session: vec![2; 16] }).await.unwrap_err();
+    assert_eq!(e.code(), Code::ResourceExhausted, "{e}");
+    assert!(!told(&n, 2).await.pinned);
+}
