@@ -10,6 +10,18 @@ pub struct Description {
 }
 
 impl Description {
+    /// The largest scale. With it, f16 keys of up to 4,096 elements, and queries up to [`Description::MAX_QUERY`], no logit leaves
+    /// f32.
+    pub const MAX_SCALE: f32 = 1e6;
+    /// The largest magnitude of an element of a query.
+    pub const MAX_QUERY: f32 = 1e20;
+
+    /// Whether attention can be computed by a scale: above 0, since the best keys are those with the largest product, and
+    /// at most [`Description::MAX_SCALE`].
+    pub fn is_scale(scale: f32) -> bool {
+        scale > 0.0 && scale <= Description::MAX_SCALE
+    }
+
     /// A plain scale without a soft-cap.
     pub fn scaled(scale: f32) -> Description {
         Description { scale, softcap: None }

@@ -219,8 +219,9 @@ impl Kernels {
         unsafe { (self.table.scale)(w, x) }
     }
 
-    /// `z[i] = scale * z[i] + lift * spreads[i]^2`, but -inf where `counts[i]` is 0; the same bits on every path.
-    pub fn lift(&self, z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]) {
+    /// `z[i] = scale * z[i] + lift * spreads[i]^2`, at most `most`, but -inf where `counts[i]` is 0; the same bits on every
+    /// path.
+    pub fn lift(&self, z: &mut [f32], scale: f32, spreads: &[f32], (lift, most): (f32, f32), counts: &[f32]) {
         let n = z.len();
         assert!(
             n == spreads.len() && n == counts.len(),
@@ -229,7 +230,7 @@ impl Kernels {
             counts.len()
         );
         // SAFETY: as in `dot_rows`.
-        unsafe { (self.table.lift)(z, scale, spreads, lift, counts) }
+        unsafe { (self.table.lift)(z, scale, spreads, (lift, most), counts) }
     }
 
     /// `x[i] = x[i] * a[i] + w * b[i]`, the same bits on every path.

@@ -155,9 +155,14 @@ fn scale(w: f32, x: &mut [f32]) {
     }
 }
 
-fn lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]) {
+fn lift(z: &mut [f32], scale: f32, spreads: &[f32], (lift, most): (f32, f32), counts: &[f32]) {
     for ((z, spread), &count) in z.iter_mut().zip(spreads).zip(counts) {
-        *z = if count > 0.0 { scale * *z + lift * (spread * spread) } else { f32::NEG_INFINITY };
+        let lifted = scale * *z + lift * (spread * spread);
+        *z = match count > 0.0 {
+            true if lifted < most => lifted,
+            true => most,
+            false => f32::NEG_INFINITY,
+        };
     }
 }
 

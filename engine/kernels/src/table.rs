@@ -29,7 +29,7 @@ pub(crate) struct Table {
         unsafe fn(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]),
     pub axpy_f32: unsafe fn(w: f32, x: &[f32], acc: &mut [f32]),
     pub scale: unsafe fn(w: f32, x: &mut [f32]),
-    pub lift: unsafe fn(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]),
+    pub lift: unsafe fn(z: &mut [f32], scale: f32, spreads: &[f32], lift: (f32, f32), counts: &[f32]),
     pub blend: unsafe fn(x: &mut [f32], a: &[f32], w: f32, b: &[f32]),
     pub run_sums: unsafe fn(x: &[f32], runs: &[CodeRun], out: &mut [f32]),
     pub max: unsafe fn(z: &[f32]) -> f32,

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use attention::Description;
 use half::f16;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
@@ -195,7 +196,11 @@ fn parse_meta(metadata: &HashMap<String, String>) -> Result<CaptureMeta> {
         text.parse().ok().with_context(|| format!("metadata '{name}' is '{text}', not a number"))
     }
     let scale: f32 = number(metadata, "scale")?;
-    ensure!(scale.is_finite(), "metadata 'scale' is {scale}");
+    let most = Description::MAX_SCALE;
+    ensure!(
+        Description::is_scale(scale),
+        "metadata 'scale' is {scale}: above 0 and at most {most:e} is possible"
+    );
     Ok(CaptureMeta {
         model: get(metadata, "model")?.to_owned(),
         layer: get(metadata, "layer")?.to_owned(),

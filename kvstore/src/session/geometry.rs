@@ -1,5 +1,6 @@
 //! What a session's tensors must look like: the checked part of its fingerprint.
 
+use attention::Description;
 use std::ops::Range;
 use tonic::Status;
 use wire::{WireError, v1};
@@ -49,8 +50,9 @@ impl Geometry {
             let got = v1::DType::try_from(f.kv_dtype).map_or("unknown", |d| d.as_str_name());
             return Err(WireError::range("fingerprint.kv_dtype", got, "D_TYPE_F16, the only stored type"));
         }
-        if !f.scale.is_finite() {
-            return Err(WireError::range("fingerprint.scale", f.scale, "finite"));
+        if !Description::is_scale(f.scale) {
+            let limit = format!("above 0 and at most {:e}", Description::MAX_SCALE);
+            return Err(WireError::range("fingerprint.scale", f.scale, limit));
         }
         if !matches!(v1::Provenance::try_from(f.provenance), Ok(p) if p != v1::Provenance::Unspecified) {
             return Err(WireError::range(

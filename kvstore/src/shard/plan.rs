@@ -82,6 +82,10 @@ impl Node {
             q => {
                 let dims = [count * g.group, g.key_dim].map(Dim::Is);
                 let (q, _) = read_f32(q.as_ref(), &name("q"), &dims)?;
+                if let Some(x) = q.iter().find(|x| x.abs() > Description::MAX_QUERY) {
+                    let limit = format!("at most {:e} in magnitude", Description::MAX_QUERY);
+                    return Err(WireError::range(&name("q"), x, limit).into());
+                }
                 if row.begin > row.end {
                     return Err(WireError::range(
                         &name("begin"),
@@ -95,7 +99,11 @@ impl Node {
                     end: row.end,
                     budget: budget(convert::Budget::read(row.budget.as_ref(), &name("budget"))?),
                     estimate: row.estimate,
-                    description: description(row.attention.as_ref(), &name("attention"))?,
+                    description: description(
+                        row.attention.as_ref(),
+                        &name("attention"),
+                        session.terms.fingerprint.scale,
+                    )?,
                     q,
                     outside: outside(&row, count * g.group, &name)?,
                 })
@@ -132,10 +140,11 @@ fn budget(b: convert::Budget) -> index::Budget {
 }
 
 /// The range of the row already reflects a sliding window, so that part of the description has no effect here.
-fn description(d: Option<&v1::AttentionDesc>, field: &str) -> Result<Description, WireError> {
+fn description(d: Option<&v1::AttentionDesc>, field: &str, scale: f32) -> Result<Description, WireError> {
     let d = d.ok_or_else(|| WireError::missing(field))?;
-    if !d.scale.is_finite() {
-        return Err(WireError::range(&format!("{field}.scale"), d.scale, "finite"));
+    // Indexes are built, and their estimates fitted, with the session's.
+    if d.scale != scale {
+        return Err(WireError::range(&format!("{field}.scale"), d.scale, format!("the session's, {scale}")));
     }
     if let Some(cap) = d.logit_softcap.filter(|c| !(c.is_finite() && *c > 0.0)) {
         return Err(WireError::range(&format!("{field}.logit_softcap"), cap, "finite and above 0"));

@@ -2,7 +2,7 @@
 //!
 //! The mass of a slot is that of the members which were scored on the way (`seen`), exactly, and of the others as if
 //! they all had one logit: that of the mean, plus `lift` times the spread squared, since a mean of
-//! exponentials is above the exponential of the mean. Its value is the mean value of the members that were neither
+//! exponentials is above the exponential of the mean; but no more than the worst of the selected has. Its value is the mean value of the members that were neither
 //! selected nor hidden. With all logits equal this is exact: counts are integers, a spread is 0, and a slot that is
 //! wholly selected leaves exactly nothing.
 
@@ -150,7 +150,8 @@ impl Remainder {
                 1.0
             }
         };
-        k.lift(&mut self.mass, scale, &self.spreads, lift, &self.unknown);
+        let most = most(d, seen, selected);
+        k.lift(&mut self.mass, scale, &self.spreads, (lift.min(f32::MAX), most), &self.unknown);
         let mut m = k.max(&self.mass);
         if !seen.noted {
             k.exp_sum(&mut self.mass, m);
@@ -190,6 +191,14 @@ impl Remainder {
             self.counts.extend(cut.groups.counts[groups].iter().map(|&count| count as f32));
         }
     }
+}
+
+/// The largest logit that is given to a member of which nothing is known: that of the worst selected, as far as the search is
+/// right, and in any case that of the best seen. Where keys of a group are far apart, a variance says much more.
+fn most(d: &Description, seen: &Seen, selected: &[Taken]) -> f32 {
+    let of_selected = selected.iter().map(|t| t.score).reduce(f32::min).map(|score| d.logit(score));
+    let of_seen = (seen.noted && seen.m > f32::NEG_INFINITY).then_some(seen.m);
+    of_selected.or(of_seen).unwrap_or(f32::MAX)
 }
 
 /// `x`, but 0 where it is negative, without a branch.

@@ -58,3 +58,30 @@ fn norms_that_differ_a_hundredfold() {
         assert!(best(&data, kind, &q, 20).contains(&600), "{kind}");
     }
 }
+
+#[test]
+fn an_estimate_of_keys_far_apart_leaves_a_sharp_answer_alone() {
+    // Logits of a hundred thousand and more: one token has all of the mass, whatever a variance says of the rest.
+    let data = data(|_, _, r| r.normal());
+    for size in [60_000.0, 1e15] {
+        let q: Vec<f32> = (0..DIM).map(|d| if d % 3 == 0 { -size } else { size }).collect();
+        let score = |i: usize| {
+            let row = data.keys[i * DIM..(i + 1) * DIM].iter().zip(&q);
+            row.map(|(k, q)| f64::from(k.to_f32()) * f64::from(*q)).sum::<f64>()
+        };
+        let best = (0..N).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap();
+        for kind in SEARCHES {
+            let index = data.build(kind);
+            let (keys, values) = (data.keys(), data.values());
+            let view = SpanView { keys, values: values.clone(), index: Some(&index), visible: 0..N };
+            let mut out = neutral(1, data.value_dim);
+            let ask = ask(&q, 1, Budget::TopK(20), true);
+            attend_spans(&Kernels::native(), &[view], &[], &ask, &mut Scratch::new(), &mut out, None);
+            let p = &out[0];
+            assert!(p.l_est.is_finite() && p.l_est <= p.l_exact * 1e-6, "{kind}: {} {}", p.l_exact, p.l_est);
+            for (o, v) in p.o.iter().zip(values.row(best)) {
+                assert!((o - v.to_f32()).abs() < 1e-3, "{kind}: {o} {v}");
+            }
+        }
+    }
+}

@@ -70,7 +70,7 @@ macro_rules! stamp {
             axpy_codes(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]);
             axpy_f32(w: f32, x: &[f32], acc: &mut [f32]);
             scale(w: f32, x: &mut [f32]);
-            lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]);
+            lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: (f32, f32), counts: &[f32]);
             blend(x: &mut [f32], a: &[f32], w: f32, b: &[f32]);
             run_sums(x: &[f32], runs: &[$crate::vector::CodeRun], out: &mut [f32]);
             max(z: &[f32]) -> f32;

@@ -3,11 +3,19 @@
 
 use crate::vector::{CodeRun, Vector};
 
-/// `z = scale * z + lift * spread^2`, but -inf where `count` is 0.
+/// `z = min(scale * z + lift * spread^2, most)`, but -inf where `count` is 0.
 #[inline(always)]
-pub(crate) unsafe fn lift<V: Vector>(z: &mut [f32], scale: f32, spreads: &[f32], lift: f32, counts: &[f32]) {
+pub(crate) unsafe fn lift<V: Vector>(
+    z: &mut [f32],
+    scale: f32,
+    spreads: &[f32],
+    (lift, most): (f32, f32),
+    counts: &[f32],
+) {
     for ((z, spread), &count) in z.iter_mut().zip(spreads).zip(counts) {
         let lifted = scale * *z + lift * (spread * spread);
+        // Also where a product of extremes is not a number.
+        let lifted = if lifted < most { lifted } else { most };
         *z = if count > 0.0 { lifted } else { f32::NEG_INFINITY };
     }
 }

@@ -12,9 +12,9 @@ proptest! {
         let counts: Vec<f32> = noise.f32(n).iter().map(|x| (9.0 * x.abs()).floor()).collect();
         for k in paths() {
             let mut lifted = z.clone();
-            k.lift(&mut lifted, 0.3, &spreads, 1.7, &counts);
+            k.lift(&mut lifted, 0.3, &spreads, (1.7, 0.9), &counts);
             for i in 0..n {
-                let want = 0.3 * z[i] + 1.7 * (spreads[i] * spreads[i]);
+                let want = (0.3 * z[i] + 1.7 * (spreads[i] * spreads[i])).min(0.9);
                 prop_assert_eq!(lifted[i], if counts[i] > 0.0 { want } else { f32::NEG_INFINITY });
             }
             let mut blended = z.clone();

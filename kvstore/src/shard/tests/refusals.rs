@@ -101,6 +101,9 @@ async fn rows_that_are_refused_append_nothing_and_leave_their_neighbours_alone()
         (Code::InvalidArgument, "rows[1].attention.scale: NaN", |r| {
             r.attention.as_mut().unwrap().scale = f32::NAN;
         }),
+        (Code::InvalidArgument, "rows[1].attention.scale: 0.25, must be the session's, 1", |r| {
+            r.attention.as_mut().unwrap().scale = 0.25;
+        }),
         (Code::InvalidArgument, "rows[1].attention.logit_softcap: 0", |r| {
             r.attention.as_mut().unwrap().logit_softcap = Some(0.0);
         }),
@@ -111,6 +114,9 @@ async fn rows_that_are_refused_append_nothing_and_leave_their_neighbours_alone()
             let mut q = [0.5; 16];
             q[9] = f32::INFINITY;
             r.q = Some(from_f32(&[4, 4], &q));
+        }),
+        (Code::InvalidArgument, "rows[1].q: 300000000000000000000, must be at most 1e20", |r| {
+            r.q = Some(from_f32(&[4, 4], &[3e20; 16]));
         }),
         (Code::InvalidArgument, "rows[1].token.k: shape is [2, 5]", |r| {
             r.token.as_mut().unwrap().k = Some(from_f16(&[2, 5], &[f16::ONE; 10]));
@@ -172,6 +178,15 @@ async fn sessions_that_cannot_be_opened() {
         (Code::FailedPrecondition, "protocol 2 is not spoken here: this server speaks 1", |o| o.protocol = 2),
         (Code::InvalidArgument, "session: 0 bytes", |o| o.session.clear()),
         (Code::InvalidArgument, "fingerprint: missing", |o| o.fingerprint = None),
+        (Code::InvalidArgument, "fingerprint.scale: -1, must be above 0 and at most 1e6", |o| {
+            o.fingerprint.as_mut().unwrap().scale = -1.0;
+        }),
+        (Code::InvalidArgument, "fingerprint.scale: 0, must be above 0", |o| {
+            o.fingerprint.as_mut().unwrap().scale = 0.0;
+        }),
+        (Code::InvalidArgument, "fingerprint.scale: 2000000, must be", |o| {
+            o.fingerprint.as_mut().unwrap().scale = 2e6;
+        }),
         (Code::InvalidArgument, "owned: missing", |o| o.owned.clear()),
         (Code::InvalidArgument, "index: 99", |o| o.index = 99),
         (Code::InvalidArgument, "lease_ms", |o| o.lease_ms = u64::MAX),
