@@ -95,12 +95,16 @@ impl Cluster {
         .await
     }
 
-    /// Spills the rows of one session, or of all that are not pinned; returns the bytes that left RAM.
-    pub async fn evict(&self, session: Option<&[u8]>) -> Result<u64, Error> {
-        let request = v1::EvictRequest { session: session.unwrap_or_default().to_vec() };
+    /// Spills or archives the rows of one session, or of all that are not pinned; returns the bytes that left RAM, or that
+    /// only the archive holds now.
+    pub async fn evict(&self, session: Option<&[u8]>, tier: v1::Tier) -> Result<u64, Error> {
+        let request = v1::EvictRequest { session: session.unwrap_or_default().to_vec(), tier: tier.into() };
         let bytes = self.on_all(|shard| {
             let request = request.clone();
-            async move { Ok(shard.evict(request).await?.freed_bytes) }
+            async move {
+                let answer = shard.evict(request).await?;
+                Ok(if tier == v1::Tier::Archived { answer.archived_bytes } else { answer.freed_bytes })
+            }
         });
         Ok(bytes.await?.into_iter().sum())
     }

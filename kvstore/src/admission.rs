@@ -29,6 +29,8 @@ pub enum Kind {
     Catalogue,
     /// Keys and values in maps of their files: counted, but no part of the budget.
     Spilled,
+    /// Keys and values that only the archive holds: counted, but no part of the budget.
+    Archived,
 }
 
 /// Bytes by kind.
@@ -44,6 +46,8 @@ pub struct Usage {
     pub catalogue: u64,
     /// Keys and values in maps of their files.
     pub spilled: u64,
+    /// Keys and values that only the archive holds.
+    pub archived: u64,
 }
 
 impl Usage {
@@ -59,6 +63,7 @@ impl Usage {
             Kind::Scratch => &mut self.scratch,
             Kind::Catalogue => &mut self.catalogue,
             Kind::Spilled => &mut self.spilled,
+            Kind::Archived => &mut self.archived,
         }
     }
 }
@@ -233,9 +238,18 @@ impl Purse {
 
     /// Counts rows that lie in maps; that takes nothing of the budget, so it is never refused.
     pub fn count_spilled(self: &Arc<Self>, bytes: u64) -> Charge {
-        lock(&self.state).usage.spilled += bytes;
-        lock(&self.budget.state).usage.spilled += bytes;
-        Charge { purse: self.clone(), kind: Kind::Spilled, bytes }
+        self.count(Kind::Spilled, bytes)
+    }
+
+    /// Counts rows that only the archive holds.
+    pub fn count_archived(self: &Arc<Self>, bytes: u64) -> Charge {
+        self.count(Kind::Archived, bytes)
+    }
+
+    fn count(self: &Arc<Self>, kind: Kind, bytes: u64) -> Charge {
+        *lock(&self.state).usage.of(kind) += bytes;
+        *lock(&self.budget.state).usage.of(kind) += bytes;
+        Charge { purse: self.clone(), kind, bytes }
     }
 
     fn try_charge(self: &Arc<Self>, kind: Kind, bytes: u64) -> Result<Charge, Short> {

@@ -6,12 +6,14 @@
 //! * `pool`: attend threads behind a bounded queue
 //! * `admission`: memory granted before it is used; [`allocator`]: so that what is freed goes back to the system
 //! * `spill`: which rows leave RAM when it is short, and come back
+//! * `archive`: an object store for files that need not lie on this host
 //! * `store`: what survives the process; `catalogue`: what on disk belongs to what
 //! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
 
 mod admission;
 pub mod allocator;
+mod archive;
 mod builder;
 mod catalogue;
 pub mod config;
@@ -31,6 +33,7 @@ pub mod telemetry;
 #[cfg(test)]
 mod testing;
 
+pub use archive::Settings as ArchiveSettings;
 pub use node::{Node, NodeConfig, NodeError};
 pub use shard::kinds::wire_kind;
 pub use shard::probe::Selection;

@@ -9,7 +9,7 @@ use crate::session::samples::{self, Samples};
 use crate::session::span::{Queries, Span};
 use crate::spill::policy::History;
 use crate::telemetry::Metrics;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Instant;
 use wire::names;
 
@@ -25,7 +25,7 @@ pub struct Merge {
 enum Void {
     /// The session, or a part of the run, is gone, or a larger merge is planned.
     Cancelled,
-    /// No memory.
+    /// No memory, or rows that do not come back from the archive.
     Refused(String),
     /// The index could not be built.
     Failed(String),
@@ -55,7 +55,7 @@ pub fn run(pool: &rayon::ThreadPool, merge: &Merge, recipe: &Recipe, metrics: &M
     match void {
         Void::Cancelled => metrics.merges_cancelled.increment(1),
         Void::Refused(reason) => {
-            tracing::debug!(reason, "no memory to merge spans; they stay as they are");
+            tracing::debug!(reason, "spans cannot be merged now; they stay as they are");
             metrics.merges_refused.increment(1);
         }
         Void::Failed(reason) => {
@@ -73,7 +73,9 @@ fn try_merge(
     metrics: &Metrics,
 ) -> Result<(usize, u64), Void> {
     // The session is not held across the build: closing it must return its memory.
+    bring_back(merge, recipe, metrics)?;
     let parts = parts(merge, recipe)?;
+    // A planned span is not archived, so that they stay at hand.
     let [(first, _), _, ..] = &parts[..] else { return Err(Void::Cancelled) };
     let begin = first.begin;
     // Lets go after the parts: only then is the memory of one copy left.
@@ -109,6 +111,21 @@ impl Void {
     fn refused(short: Short) -> Self {
         Void::Refused(short.status("merging spans").message().to_owned())
     }
+}
+
+/// Parts that only the archive holds come back first.
+fn bring_back(merge: &Merge, recipe: &Recipe, metrics: &Metrics) -> Result<(), Void> {
+    let Some(store) = &recipe.store else { return Ok(()) };
+    let session = merge.session.upgrade().ok_or(Void::Cancelled)?;
+    let _one = session.moving.lock().unwrap_or_else(PoisonError::into_inner);
+    for (span, _) in parts(merge, recipe)?.iter().filter(|(span, _)| span.rows.archived() > 0) {
+        let bytes = store.revive(&session, recipe.at, span).map_err(|e| {
+            metrics.archive_errors.increment(1);
+            Void::Refused(e.to_string())
+        })?;
+        metrics.revivals.increment(u64::from(bytes > 0));
+    }
+    Ok(())
 }
 
 fn parts(merge: &Merge, recipe: &Recipe) -> Result<Vec<Part>, Void> {

@@ -3,6 +3,7 @@
 //! The verbs are in `crate::shard`, one file each.
 
 use crate::admission::{Budget, Charge, Kind, Purse, Reclaim, Short};
+use crate::archive;
 use crate::builder::{Builder, Job, Work};
 use crate::pool::Pool;
 use crate::recipe::Recipe;
@@ -10,6 +11,7 @@ use crate::session::head::Sealing;
 use crate::session::{Id, Session};
 use crate::spill;
 use crate::store::Store;
+use crate::store::archived::MoveError;
 use crate::store::directory::DirectoryError;
 use crate::store::recover::Refused;
 use crate::telemetry::{Metrics, Snapshot};
@@ -19,7 +21,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
-use tonic::Status;
+use tonic::{Code, Status};
 use wire::ID_BYTES;
 
 /// What a shard may use and how it serves.
@@ -49,6 +51,8 @@ pub struct NodeConfig {
     pub storage: Option<PathBuf>,
     /// Bytes that the catalogue of the storage may cache, a part of the memory. At most a sixteenth of it is used.
     pub catalogue_cache_bytes: u64,
+    /// Where extents go that need not lie on this host; None: nowhere. Needs a storage.
+    pub archive: Option<archive::Settings>,
 }
 
 /// Bytes of the catalogue's cache: records are small and read once.
@@ -71,6 +75,7 @@ impl Default for NodeConfig {
             max_message_bytes: wire::DEFAULT_MAX_MESSAGE_BYTES,
             storage: None,
             catalogue_cache_bytes: CATALOGUE_CACHE,
+            archive: None,
         }
     }
 }
@@ -90,6 +95,9 @@ pub enum NodeError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The archive cannot be used.
+    #[error(transparent)]
+    Archive(#[from] MoveError),
     /// Its catalogue failed while it was read.
     #[error("storage.path (--data): {0}")]
     Catalogue(String),
@@ -98,7 +106,11 @@ pub enum NodeError {
 impl NodeError {
     /// Whether another setting would do: a directory that is not one, cannot be written, or belongs to something else.
     pub fn is_usage(&self) -> bool {
-        matches!(self, NodeError::Directory(e) if !matches!(e, DirectoryError::Locked(_)))
+        match self {
+            NodeError::Directory(e) => !matches!(e, DirectoryError::Locked(_)),
+            NodeError::Archive(e) => e.code() == Code::FailedPrecondition,
+            _ => false,
+        }
     }
 }
 
@@ -135,6 +147,9 @@ impl Node {
             None => (None, 0),
             Some(path) => (Some(Store::open(path, cache, metrics.clone())?), cache),
         };
+        if let (Some(store), Some(settings)) = (&store, &config.archive) {
+            store.use_archive(settings)?;
+        }
         // A part of the budget, so it fits.
         let catalogue = budget.purse(0).and_then(|purse| purse.charge(Kind::Catalogue, cache));
         let catalogue =
@@ -194,6 +209,7 @@ impl Node {
             scratch_bytes: usage.scratch,
             catalogue_bytes: usage.catalogue,
             spilled_bytes: usage.spilled,
+            archived_bytes: usage.archived,
             granted_bytes: self.budget.granted(),
             budget_bytes: self.budget.limit(),
             builds_pending: self.builder.waiting() as u64,

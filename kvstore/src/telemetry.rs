@@ -62,6 +62,12 @@ pub struct Metrics {
     pub spills: Counter,
     /// Spans whose rows came back.
     pub promotions: Counter,
+    /// Spans whose rows went to the archive.
+    pub archived: Counter,
+    /// Spans whose rows came back from there.
+    pub revivals: Counter,
+    /// Moves to and from the archive that failed.
+    pub archive_errors: Counter,
     /// Bytes of extent files written.
     pub stored_extents: Counter,
     /// Bytes of files of queries written.
@@ -84,6 +90,7 @@ struct Gauges {
     scratch: Gauge,
     catalogue: Gauge,
     spilled: Gauge,
+    archived: Gauge,
     granted: Gauge,
     budget: Gauge,
     pending: Gauge,
@@ -109,6 +116,8 @@ pub struct Snapshot {
     pub catalogue_bytes: u64,
     /// Bytes of keys and values that lie in maps of their files, beside the budget.
     pub spilled_bytes: u64,
+    /// Bytes of keys and values that only the archive holds.
+    pub archived_bytes: u64,
     /// Bytes reserved or used.
     pub granted_bytes: u64,
     /// The budget.
@@ -162,6 +171,9 @@ impl Metrics {
             merge_seconds: recorder.register_histogram(&key(names::SPAN_MERGE_SECONDS, None), &META),
             spills: counter(names::SPAN_SPILLS, None),
             promotions: counter(names::SPAN_PROMOTIONS, None),
+            archived: counter(names::SPAN_ARCHIVES, None),
+            revivals: counter(names::SPAN_REVIVALS, None),
+            archive_errors: counter(names::ARCHIVE_ERRORS, None),
             stored_extents: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "extent"))),
             stored_queries: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "queries"))),
             stored_indexes: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "index"))),
@@ -175,6 +187,7 @@ impl Metrics {
                 scratch: gauge(names::MEMORY_BYTES, Some(("kind", "scratch"))),
                 catalogue: gauge(names::MEMORY_BYTES, Some(("kind", "catalogue"))),
                 spilled: gauge(names::SPILLED_BYTES, None),
+                archived: gauge(names::ARCHIVED_BYTES, None),
                 granted: gauge(names::MEMORY_GRANTED_BYTES, None),
                 budget: gauge(names::MEMORY_BUDGET_BYTES, None),
                 pending: gauge(names::INDEX_BUILDS_PENDING, None),
@@ -196,6 +209,7 @@ impl Metrics {
         set(&self.gauges.scratch, now.scratch_bytes);
         set(&self.gauges.catalogue, now.catalogue_bytes);
         set(&self.gauges.spilled, now.spilled_bytes);
+        set(&self.gauges.archived, now.archived_bytes);
         set(&self.gauges.granted, now.granted_bytes);
         set(&self.gauges.budget, now.budget_bytes);
         set(&self.gauges.pending, now.builds_pending);

@@ -24,6 +24,8 @@ pub const SESSIONS_ENDED: &str = "recollect_sessions_ended_total";
 pub const MEMORY_BYTES: &str = "recollect_memory_bytes";
 /// Bytes of keys and values that lie in maps of their files, which is no part of the budget (gauge).
 pub const SPILLED_BYTES: &str = "recollect_spilled_bytes";
+/// Bytes of keys and values that only the archive holds (gauge).
+pub const ARCHIVED_BYTES: &str = "recollect_archived_bytes";
 /// Bytes reserved or in use (gauge).
 pub const MEMORY_GRANTED_BYTES: &str = "recollect_memory_granted_bytes";
 /// The memory budget (gauge).
@@ -49,6 +51,12 @@ pub const SPAN_MERGE_SECONDS: &str = "recollect_span_merge_seconds";
 pub const SPAN_SPILLS: &str = "recollect_span_spills_total";
 /// Spans whose rows came back into RAM (counter).
 pub const SPAN_PROMOTIONS: &str = "recollect_span_promotions_total";
+/// Spans whose rows went to the archive (counter).
+pub const SPAN_ARCHIVES: &str = "recollect_span_archives_total";
+/// Spans whose rows came back from the archive (counter).
+pub const SPAN_REVIVALS: &str = "recollect_span_revivals_total";
+/// Moves to and from the archive that failed (counter).
+pub const ARCHIVE_ERRORS: &str = "recollect_archive_errors_total";
 /// Bytes written to the data directory; label `kind` is `extent`, `queries`, `index` or `log` (counter).
 pub const STORE_WRITTEN_BYTES: &str = "recollect_store_written_bytes_total";
 /// Writes to the data directory that failed, and entries of its catalogue that cannot be read (counter).
@@ -80,6 +88,9 @@ pub const COUNTERS: &[(&str, &str)] = &[
     (SPAN_MERGES, "Merges of spans ended"),
     (SPAN_SPILLS, "Spans whose rows went from RAM to maps of their files"),
     (SPAN_PROMOTIONS, "Spans whose rows came back into RAM"),
+    (SPAN_ARCHIVES, "Spans whose rows went to the archive"),
+    (SPAN_REVIVALS, "Spans whose rows came back from the archive"),
+    (ARCHIVE_ERRORS, "Moves to and from the archive that failed"),
     (STORE_WRITTEN_BYTES, "Bytes written to the data directory"),
     (STORE_ERRORS, "Writes to the data directory that failed, entries of its catalogue that cannot be read"),
 ];
@@ -90,6 +101,7 @@ pub const GAUGES: &[(&str, &str)] = &[
     (SESSIONS, "Sessions open"),
     (MEMORY_BYTES, "Bytes in use"),
     (SPILLED_BYTES, "Bytes of keys and values in maps of their files, no part of the budget"),
+    (ARCHIVED_BYTES, "Bytes of keys and values that only the archive holds"),
     (MEMORY_GRANTED_BYTES, "Bytes reserved or in use"),
     (MEMORY_BUDGET_BYTES, "The memory budget"),
     (INDEX_BUILDS_PENDING, "Index builds and merges queued or running"),

@@ -19,10 +19,11 @@ const MAY_SEE: [(&str, &[&str]); 8] = [
 ];
 
 /// Outside crates (by the beginning of their name) that only one crate may use, and why.
-const ONE_USER: [(&str, &str, &str); 5] = [
+const ONE_USER: [(&str, &str, &str); 6] = [
     ("candle", "worker", "only the worker has a model"),
     ("cudarc", "worker", "only the worker has a GPU"),
     ("hf-hub", "worker", "only the worker fetches models"),
+    ("object_store", "kvstore", "only a shard has an archive"),
     ("sled", "kvstore", "it is the catalogue's backend and may be replaced"),
     ("hnsw_rs", "index", "it is the conventional baseline, nothing else"),
 ];

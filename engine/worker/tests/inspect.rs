@@ -204,7 +204,11 @@ fn moved(verb: &str, shard: &str, more: &[&str]) -> Vec<Value> {
 #[test]
 fn rows_leave_ram_come_back_and_are_pinned() {
     let data = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start_with(&[("RECOLLECT__STORAGE__PATH", data.path().to_str().unwrap())]);
+    let archive = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", archive.path().display());
+    let set =
+        [("RECOLLECT__STORAGE__PATH", data.path().to_str().unwrap()), ("RECOLLECT__ARCHIVE__URL", &url)];
+    let daemon = Daemon::start_with(&set);
     let shard = &daemon.address;
     let runtime = Runtime::new().unwrap();
     let _session = runtime.block_on(async {
@@ -230,5 +234,18 @@ fn rows_leave_ram_come_back_and_are_pinned() {
     let plain = String::from_utf8(inspect(shard, &[]).stdout).unwrap();
     assert!(plain.contains("spilled"), "{plain}");
     assert_eq!(moved("promote", shard, &[]).last().unwrap()["bytes"], bytes);
+    assert!(lines(shard, &[])[..spans.len()].iter().all(|span| span["tier"] == "full"));
+    let archived = moved("evict", shard, &["--tier", "archive"]);
+    assert_eq!((&archived[0]["verb"], &archived[1]["bytes"]), (&"archive".into(), &bytes.into()));
+    let rows = lines(shard, &[]);
+    let (spans, session) = rows.split_at(rows.len() - 2);
+    assert!(spans.iter().all(|s| s["tier"] == "archived" && s["archived_bytes"] == s["kv_bytes"]));
+    assert_eq!(
+        (&session[0]["archived_bytes"], &session[1]["archived_bytes"]),
+        (&bytes.into(), &bytes.into())
+    );
+    let plain = String::from_utf8(inspect(shard, &[]).stdout).unwrap();
+    assert!(plain.contains("archived"), "{plain}");
+    assert_eq!(moved("promote", shard, &["--session", &id])[1]["bytes"], bytes);
     assert!(lines(shard, &[])[..spans.len()].iter().all(|span| span["tier"] == "full"));
 }

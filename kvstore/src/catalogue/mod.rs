@@ -21,7 +21,8 @@ pub enum Table {
     Extents = b'e',
     /// Session number: [`records::LeaseRecord`].
     Leases = b'l',
-    /// Names: [`records::VersionRecord`]: the format, and how many batches were applied.
+    /// Names: [`records::VersionRecord`]: the format, and how many batches were applied; [`records::NameRecord`]: what this
+    /// directory is called in an archive.
     Versions = b'v',
 }
 

@@ -114,6 +114,17 @@ pub struct ExtentRecord {
     /// Bytes of the file.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
+    /// BLAKE3-256 of the file where the archive holds it too; empty: it does not. The file itself may then be gone.
+    #[prost(bytes = "vec", tag = "12")]
+    pub object: Vec<u8>,
+}
+
+/// A name under a name.
+#[derive(Clone, PartialEq, Message)]
+pub struct NameRecord {
+    /// The name.
+    #[prost(string, tag = "1")]
+    pub name: String,
 }
 
 /// A number under a name.

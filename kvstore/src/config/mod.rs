@@ -6,8 +6,8 @@ mod size;
 pub use size::{Size, parse_size};
 pub use wire::Address;
 
-use crate::NodeConfig;
 use crate::telemetry::LogFormat;
+use crate::{ArchiveSettings, NodeConfig};
 use attention::EXTENT_TOKENS;
 use clap::Args;
 use figment::Figment;
@@ -40,6 +40,8 @@ pub struct Config {
     pub sessions: Sessions,
     /// The disk.
     pub storage: Storage,
+    /// An object store for what need not lie on the disk.
+    pub archive: Archive,
     /// The log.
     pub log: Log,
 }
@@ -111,6 +113,18 @@ pub struct Storage {
     pub catalogue_cache: Size,
 }
 
+/// An object store for what need not lie on the disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Archive {
+    /// `file:///DIRECTORY` or `s3://BUCKET/PREFIX`; empty: none.
+    pub url: String,
+    /// Of one request, its answer included.
+    pub timeout_seconds: u64,
+    /// Tries after the first.
+    pub retries: usize,
+}
+
 /// The log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -149,6 +163,20 @@ impl Memory {
 impl Default for Storage {
     fn default() -> Self {
         Self { path: PathBuf::new(), catalogue_cache: Size(NodeConfig::default().catalogue_cache_bytes) }
+    }
+}
+
+impl Default for Archive {
+    fn default() -> Self {
+        Self { url: String::new(), timeout_seconds: 30, retries: 3 }
+    }
+}
+
+impl Archive {
+    /// None without a URL. Endpoint, region and credentials of S3 come from the variables of the process.
+    fn settings(&self) -> Option<ArchiveSettings> {
+        let timeout = Duration::from_secs(self.timeout_seconds);
+        (!self.url.is_empty()).then(|| ArchiveSettings::new(&self.url, timeout, self.retries))
     }
 }
 
@@ -201,6 +229,9 @@ pub struct Flags {
     /// Directory where sessions outlive the process [default: none, memory only]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Where sealed spans can be archived: file:///DIRECTORY or s3://BUCKET/PREFIX [default: nowhere]
+    #[arg(long, value_name = "URL")]
+    pub archive: Option<String>,
     /// Threads that attend; 0: one for each core [default: 0]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -244,6 +275,7 @@ impl Config {
             }
             set("storage.path", Some(text.into()));
         }
+        set("archive.url", flags.archive.as_ref().map(|url| url.as_str().into()));
         set("attend.threads", flags.threads.map(Into::into));
         let format = flags.log_format.map(|f| match f {
             LogFormat::Text => "text",
@@ -273,6 +305,14 @@ impl Config {
                 "memory.budget: {budget}, must be at least {EXTENT}, one extent, with storage.path"
             ));
         }
+        check("archive.timeout_seconds", self.archive.timeout_seconds, 1..=3600)?;
+        check("archive.retries", self.archive.retries as u64, 0..=100)?;
+        if let Some(settings) = self.archive.settings() {
+            settings.check().map_err(|e| e.to_string())?;
+            if self.storage.path.as_os_str().is_empty() {
+                return Err("archive.url: needs storage.path (--data), from where spans are archived".into());
+            }
+        }
         check("storage.catalogue_cache", self.storage.catalogue_cache.0, 64 << 10..=1 << 40)?;
         check("server.max_message", self.server.max_message.0, 64 << 10..=2 << 30)?;
         check("server.grace_seconds", self.server.grace_seconds, 0..=3600)?;
@@ -298,7 +338,7 @@ impl Config {
 
     /// The effective configuration as a TOML file.
     pub fn print(&self) -> String {
-        let Self { server, memory, attend, index, sessions, storage, log } = self;
+        let Self { server, memory, attend, index, sessions, storage, archive, log } = self;
         let format = match log.format {
             LogFormat::Text => "text",
             LogFormat::Json => "json",
@@ -311,6 +351,7 @@ impl Config {
              merge = {}\n\n\
              [sessions]\nlease_seconds = {}\n\n\
              [storage]\npath = {:?}\ncatalogue_cache = \"{}\"\n\n\
+             [archive]\nurl = {:?}\ntimeout_seconds = {}\nretries = {}\n\n\
              [log]\nformat = \"{format}\"\nfilter = {:?}\n",
             server.listen,
             server.http,
@@ -327,6 +368,9 @@ impl Config {
             sessions.lease_seconds,
             storage.path,
             storage.catalogue_cache,
+            archive.url,
+            archive.timeout_seconds,
+            archive.retries,
             log.filter,
         )
     }
@@ -347,6 +391,7 @@ impl Config {
             max_message_bytes: self.server.max_message.0,
             storage: Some(self.storage.path.clone()).filter(|p| !p.as_os_str().is_empty()),
             catalogue_cache_bytes: self.storage.catalogue_cache.0,
+            archive: self.archive.settings(),
         }
     }
 }

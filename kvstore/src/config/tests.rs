@@ -15,6 +15,8 @@ fn what_is_printed_reads_back() {
     config.index.merge = false;
     config.storage.path = "/some/where \"else\"".into();
     config.storage.catalogue_cache = Size(1 << 20);
+    config.archive.url = "file:///some/where".into();
+    config.archive.retries = 0;
     config.log.filter = "kvstore=debug,info".into();
     assert_eq!(with_file(&config.print()).unwrap(), config);
 }
@@ -61,6 +63,9 @@ fn mistakes_are_one_line_that_names_the_key() {
             "[memory]\nbudget = \"3MiB\"\n[storage]\npath = \"x\"\n",
             "memory.budget: 3145728, must be at least 4194304",
         ),
+        ("[archive]\nurl = \"ftp://x\"\n", "archive.url"),
+        ("[archive]\nurl = \"file:///x\"\n", "archive.url: needs storage.path (--data)"),
+        ("[archive]\ntimeout_seconds = 0\n", "archive.timeout_seconds"),
         ("[server\n", "--config"),
     ] {
         let e = with_file(text).unwrap_err();

@@ -24,6 +24,8 @@ enum Storage {
     Held { keys: Vec<f16>, values: Vec<f16> },
     /// In a map of their file.
     Mapped(ExtentFile),
+    /// Only in the archive: so many rows of so many bytes, to be brought back before anybody reads them.
+    Archived { tokens: u64, bytes: u64 },
 }
 
 impl Extent {
@@ -31,6 +33,20 @@ impl Extent {
     pub fn mapped(file: ExtentFile, charge: Charge) -> Self {
         let id = OnceLock::from(file.extent.id);
         Self { rows: Storage::Mapped(file), file: id, _charge: charge }
+    }
+
+    /// Only in the archive, as the object of a file. `charge` counts the rows.
+    pub fn archived(file: u64, tokens: u64, charge: Charge) -> Self {
+        let rows = Storage::Archived { tokens, bytes: charge.bytes() };
+        Self { rows, file: OnceLock::from(file), _charge: charge }
+    }
+
+    /// Bytes of rows that only the archive holds.
+    pub fn archived_bytes(&self) -> u64 {
+        match self.rows {
+            Storage::Archived { bytes, .. } => bytes,
+            Storage::Held { .. } | Storage::Mapped(_) => 0,
+        }
     }
 
     /// A copy in RAM of the same file; `charge` covers its bytes, which are split off.
@@ -44,29 +60,34 @@ impl Extent {
         matches!(self.rows, Storage::Mapped(_))
     }
 
-    /// Bytes of the rows.
+    /// Bytes of the rows that are at hand.
     pub fn bytes(&self) -> u64 {
         2 * (self.keys().len() + self.values().len()) as u64
     }
 
     /// Rows, of keys with this many elements.
     pub fn tokens(&self, key_dim: usize) -> u64 {
-        (self.keys().len() / key_dim) as u64
+        match self.rows {
+            Storage::Archived { tokens, .. } => tokens,
+            Storage::Held { .. } | Storage::Mapped(_) => (self.keys().len() / key_dim) as u64,
+        }
     }
 
-    /// Keys, row by row.
+    /// Keys, row by row; none of an archived extent, whose span nobody reads ([`SealedRows::archived`]).
     pub fn keys(&self) -> &[f16] {
         match &self.rows {
             Storage::Held { keys, .. } => keys,
             Storage::Mapped(file) => file.keys(),
+            Storage::Archived { .. } => &[],
         }
     }
 
-    /// Values, row by row.
+    /// Values, row by row; none of an archived extent.
     pub fn values(&self) -> &[f16] {
         match &self.rows {
             Storage::Held { values, .. } => values,
             Storage::Mapped(file) => file.values(),
+            Storage::Archived { .. } => &[],
         }
     }
 }
@@ -92,13 +113,9 @@ impl SealedRows {
         Self { extents, key_dim, value_dim }
     }
 
-    /// Rows in the maps of their files, all but the last of them full extents. `charge` covers them.
-    pub fn mapped(files: Vec<ExtentFile>, (key_dim, value_dim): (usize, usize), mut charge: Charge) -> Self {
-        let extents = files.into_iter().map(|file| {
-            let bytes = 2 * (file.keys().len() + file.values().len()) as u64;
-            Arc::new(Extent::mapped(file, charge.split(bytes)))
-        });
-        Self { extents: extents.collect(), key_dim, value_dim }
+    /// Extents that were read back, all but the last of them full.
+    pub fn restored(extents: Vec<Arc<Extent>>, (key_dim, value_dim): (usize, usize)) -> Self {
+        Self { extents, key_dim, value_dim }
     }
 
     /// Rows of the same shape in other extents.
@@ -109,6 +126,11 @@ impl SealedRows {
     /// Elements of a key and of a value.
     pub fn dims(&self) -> (usize, usize) {
         (self.key_dim, self.value_dim)
+    }
+
+    /// Rows, wherever they lie.
+    pub fn tokens(&self) -> u64 {
+        self.extents.iter().map(|e| e.tokens(self.key_dim)).sum()
     }
 
     /// The extents in order.

@@ -9,6 +9,7 @@ use half::f16;
 use index::SpanView;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tonic::Status;
 
 /// One (layer, KV head).
 pub struct Head {
@@ -253,7 +254,18 @@ impl State {
         indexed.then_some(span)
     }
 
-    /// Views of `[begin, end)`: sealed spans, and the fresh tail.
+    /// Refuses a range of which only the archive holds a part: its rows are brought back first.
+    pub fn at_hand(&self, begin: u64, end: u64) -> Result<(), Status> {
+        match self.seen(begin, end).find(|span| span.rows.archived() > 0) {
+            None => Ok(()),
+            Some(span) => Err(Status::unavailable(format!(
+                "tokens {}..{} lie in the archive: ask again",
+                span.begin, span.end
+            ))),
+        }
+    }
+
+    /// Views of `[begin, end)`, which is at hand: sealed spans, and the fresh tail.
     pub fn views(&self, begin: u64, end: u64) -> (Vec<SpanView<'_>>, Option<SpanView<'_>>) {
         let spans = self.spans.iter().filter_map(|h| h.span.view(begin, end, h.visible_end)).collect();
         let first = begin.max(self.fresh.begin);

@@ -28,7 +28,7 @@ use head::Head;
 use lease::Lease;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tonic::Status;
@@ -73,6 +73,27 @@ pub struct Session {
     pub kept: Option<Arc<Kept>>,
     /// Its spans stay in RAM. For the life of the process.
     pub pinned: AtomicBool,
+    /// Held while rows go to the archive or come back, by one thread of the background.
+    pub moving: Mutex<()>,
+    /// Requests that may read rows; while there are any, none go to the archive.
+    reading: AtomicUsize,
+}
+
+/// A request that may read rows of a session, for as long as this lives.
+pub struct Reading(Arc<Session>);
+
+impl Reading {
+    /// Begins; what lies in the archive then is looked for after this.
+    pub fn begin(session: &Arc<Session>) -> Self {
+        session.reading.fetch_add(1, Ordering::AcqRel);
+        Self(session.clone())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.reading.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Session {
@@ -97,6 +118,8 @@ impl Session {
             pending: Arc::default(),
             kept,
             pinned: AtomicBool::new(false),
+            moving: Mutex::default(),
+            reading: AtomicUsize::new(0),
             terms,
         })
     }
@@ -145,6 +168,11 @@ impl Session {
     /// The longest owned head.
     pub fn longest(&self) -> u64 {
         self.owned().map(|(_, _, h)| h.len()).max().unwrap_or(0)
+    }
+
+    /// Whether a request may be reading rows.
+    pub fn is_read(&self) -> bool {
+        self.reading.load(Ordering::Acquire) > 0
     }
 
     /// The log of a session whose appends are acknowledged once they are on disk.

@@ -17,6 +17,45 @@ impl SealedRows {
         })
     }
 
+    /// Bytes that only the archive holds. While there are any, nobody reads the rows.
+    pub fn archived(&self) -> u64 {
+        self.extents().iter().map(|e| e.archived_bytes()).sum()
+    }
+
+    /// The same rows, all of them in the archive and nowhere else. Every extent has a file of which it holds a copy.
+    pub fn let_go(&self, purse: &Arc<Purse>) -> Self {
+        let (key_dim, value_dim) = self.dims();
+        let extents =
+            self.extents().iter().map(|extent| match (extent.archived_bytes(), extent.file.get()) {
+                (0, Some(&file)) => {
+                    let tokens = extent.tokens(key_dim);
+                    let charge = purse.count_archived(tokens * 2 * (key_dim + value_dim) as u64);
+                    Arc::new(Extent::archived(file, tokens, charge))
+                }
+                _ => extent.clone(),
+            });
+        self.with_extents(extents.collect())
+    }
+
+    /// The same rows, those of the archive in maps. `open` maps the file of an extent, which begins so many rows from the
+    /// first.
+    pub fn revived<E>(
+        &self,
+        purse: &Arc<Purse>,
+        mut open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
+    ) -> Result<Self, E> {
+        let mut first = 0;
+        let extents = self.extents().iter().map(|extent| {
+            let at = first;
+            first += extent.tokens(self.dims().0);
+            match extent.archived_bytes() {
+                0 => Ok(extent.clone()),
+                bytes => Ok(Arc::new(Extent::mapped(open(extent, at)?, purse.count_spilled(bytes)))),
+            }
+        });
+        Ok(self.with_extents(extents.collect::<Result<_, E>>()?))
+    }
+
     /// Whether every extent has a file.
     pub fn published(&self) -> bool {
         self.extents().iter().all(|e| e.file.get().is_some())
@@ -63,5 +102,13 @@ impl Head {
         let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
         // The caller holds the old one, so nothing is freed under the lock.
         held.map(|h| h.span = new).is_some()
+    }
+
+    /// Puts an archived span in the place of the same span, unless that is read now or about to be merged. Who reads
+    /// afterwards finds the archived one: `read` is looked at while nobody has the head.
+    pub fn archive(&self, old: &Arc<Span>, new: Arc<Span>, read: impl FnOnce() -> bool) -> bool {
+        let mut state = self.write();
+        let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
+        held.filter(|h| h.plan.is_none() && !read()).map(|h| h.span = new).is_some()
     }
 }

@@ -45,6 +45,8 @@ pub struct Core {
     history: Mutex<History>,
     /// Its files could not be read back, so that its rows must stay in RAM.
     unreadable: AtomicBool,
+    /// It waits for an index whose build is queued when its rows are at hand.
+    unqueued: AtomicBool,
 }
 
 impl Core {
@@ -58,6 +60,7 @@ impl Core {
             index_file: OnceLock::new(),
             history: Mutex::default(),
             unreadable: AtomicBool::new(false),
+            unqueued: AtomicBool::new(false),
         }
     }
 }
@@ -98,7 +101,7 @@ impl Span {
     }
 
     fn new((begin, version): (u64, u64), rows: SealedRows, core: Core) -> Self {
-        Self { begin, end: begin + rows.keys().len() as u64, version, rows, core: Arc::new(core) }
+        Self { begin, end: begin + rows.tokens(), version, rows, core: Arc::new(core) }
     }
 
     /// A span that was read back, from a first position and of a version; its index, if it is to get one, is still to be
@@ -110,8 +113,9 @@ impl Span {
         queries_file: u64,
         pending: bool,
     ) -> Self {
-        let core = Core { queries_file: OnceLock::from(queries_file), ..Core::new(queries, pending) };
-        Self::new(place, rows, core)
+        let unqueued = AtomicBool::new(pending && rows.archived() > 0);
+        let queries_file = OnceLock::from(queries_file);
+        Self::new(place, rows, Core { queries_file, unqueued, ..Core::new(queries, pending) })
     }
 
     /// The replacement of several spans, from `begin` on, with its index.
@@ -153,6 +157,16 @@ impl Span {
     /// Notes that its files cannot be read back.
     pub fn set_unreadable(&self) {
         self.core.unreadable.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its rows must be brought back, or the build of its index be queued, before anybody reads it.
+    pub fn is_away(&self) -> bool {
+        self.rows.archived() > 0 || self.core.unqueued.load(Ordering::Acquire)
+    }
+
+    /// Takes on the build of an index that waited for the rows. True once.
+    pub fn take_unqueued(&self) -> bool {
+        self.core.unqueued.swap(false, Ordering::AcqRel)
     }
 
     /// Whether its rows can be read back from files.

@@ -77,6 +77,7 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
         fresh_tokens,
         pinned: session.pinned.load(Ordering::Acquire),
         spilled_bytes: usage.spilled,
+        archived_bytes: usage.archived,
         durable: session.log().is_some(),
         durable_watermark: match (&session.kept, session.log()) {
             (_, Some(log)) => log.durable().0,
@@ -90,7 +91,12 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
     let indexed = span.indexed();
     let kind = indexed.map_or(index::Kind::Flat, |i| i.index.kind());
     let (_, spilled_bytes) = span.rows.tiers();
-    let tier = if spilled_bytes > 0 { v1::Tier::Spilled } else { v1::Tier::Full };
+    let archived_bytes = span.rows.archived();
+    let tier = match (archived_bytes, spilled_bytes) {
+        (0, 0) => v1::Tier::Full,
+        (0, _) => v1::Tier::Spilled,
+        _ => v1::Tier::Archived,
+    };
     v1::SpanInfo {
         layer: layer as u32,
         kv_head: kv_head as u32,
@@ -106,5 +112,6 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
         recall_target: indexed.map(|i| i.recall_target),
         tier: tier.into(),
         spilled_bytes,
+        archived_bytes,
     }
 }

@@ -69,6 +69,7 @@ impl Node {
         })?;
         for (i, slot) in rows.iter_mut().enumerate() {
             if let Ok(row) = slot
+                && !row.parked
                 && let Err(status) = self.store_token(i, row)
             {
                 *slot = Err(status);
@@ -161,7 +162,8 @@ impl Node {
 
     /// Computes the answer of an admitted message.
     pub(crate) async fn answer(self: &Arc<Self>, admitted: Admitted) -> Result<v1::AttendResponse, Status> {
-        let Admitted { id, received, deadline, rows, permit } = admitted;
+        let Admitted { id, received, deadline, mut rows, permit } = admitted;
+        self.bring_rows_back(&mut rows, received, deadline).await;
         for row in rows.iter().flatten() {
             if row.session.terms.deterministic {
                 row.session.pending.settled(deadline).await;
@@ -187,6 +189,35 @@ impl Node {
         self.metrics.attend_rows_ok.increment(rows.len() as u64 - failed);
         self.metrics.attend_seconds.record(received.elapsed().as_secs_f64());
         Ok(v1::AttendResponse { id, rows, error: None })
+    }
+
+    /// Brings back what the rows ask for and only the archive holds, and stores the tokens that waited for it. A row whose
+    /// rows do not come back fails, and nothing of it is stored.
+    async fn bring_rows_back(
+        self: &Arc<Self>,
+        rows: &mut [Result<Row, Status>],
+        received: Instant,
+        deadline: Option<Instant>,
+    ) {
+        // The other rows of the message need the rest of the time.
+        let until = deadline.map(|d| received + d.saturating_duration_since(received) / 2);
+        let bring = rows.iter().enumerate().map(async |(i, row)| {
+            let Ok(row) = row else { return Ok(()) };
+            let Some(ask) = &row.ask else { return Ok(()) };
+            let heads = (row.layer, row.heads.clone());
+            let back = self.revive(&row.session, heads, ask.begin..ask.end, until).await;
+            back.map_err(|s| Status::new(s.code(), format!("rows[{i}]: {}", s.message())))
+        });
+        let back = futures::future::join_all(bring).await;
+        for (i, (slot, back)) in rows.iter_mut().zip(back).enumerate() {
+            let stored = match slot {
+                Ok(row) if row.parked => back.and_then(|()| self.store_token(i, row)),
+                _ => back,
+            };
+            if let Err(status) = stored {
+                *slot = Err(status);
+            }
+        }
     }
 
     /// For rows of durable sessions, the watermark to tell: where a new token has raised it, once that is on disk.
@@ -267,6 +298,7 @@ impl Node {
                 state.end()
             )));
         }
+        state.at_hand(ask.begin, ask.end)?;
         let (spans, fresh) = state.views(ask.begin, ask.end);
         let asked = Ask {
             q: &ask.q[slot * width..(slot + 1) * width],

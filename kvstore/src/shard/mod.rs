@@ -6,11 +6,13 @@
 //! * `read`: `ReadRows`
 //! * `truncate`: `Truncate`
 //! * `admin`: `Inspect`, `WaitReady`
+//! * `archive`: rows that go to the archive and come back
 //! * `tier`: `Evict`, `Promote`, `Pin`, `Unpin`
 //! * `probe`: which tokens a query selects, for measurements
 
 pub mod admin;
 pub mod append;
+pub mod archive;
 pub mod attend;
 pub mod kinds;
 pub mod open;

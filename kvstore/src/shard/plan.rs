@@ -1,7 +1,7 @@
 //! Reading an attend message: every check that needs no lock, so that a bad row costs its neighbours nothing.
 
 use crate::node::Node;
-use crate::session::Session;
+use crate::session::{Reading, Session};
 use attention::Description;
 use half::f16;
 use std::ops::Range;
@@ -22,6 +22,10 @@ pub struct Row {
     pub token: Option<Token>,
     /// Then attended.
     pub ask: Option<RowAsk>,
+    /// Its token is stored only once the rows that it asks for are back from the archive.
+    pub parked: bool,
+    /// What was brought back stays until this row is answered.
+    _reading: Reading,
 }
 
 /// The token that is being decoded.
@@ -64,6 +68,7 @@ impl Node {
     pub(crate) fn read_row(&self, i: usize, row: v1::AttendRow) -> Result<Row, Status> {
         let name = |field: &str| format!("rows[{i}].{field}");
         let session = self.session(&row.session, &name("session"))?;
+        let reading = Reading::begin(&session);
         let g = &session.terms.geometry;
         let count = row.kv_head_count as usize;
         let (layer, heads) = g.heads(&name(""), row.layer, row.kv_head_begin, count)?;
@@ -110,7 +115,9 @@ impl Node {
             }
         };
         session.lease.renew(None);
-        Ok(Row { session, layer, heads, token, ask })
+        let parked = token.is_some()
+            && ask.as_ref().is_some_and(|a| self.is_away(&session, layer, heads.clone(), &(a.begin..a.end)));
+        Ok(Row { session, layer, heads, token, ask, parked, _reading: reading })
     }
 }
 

@@ -43,6 +43,7 @@ impl Node {
                 range.end
             )));
         }
+        state.at_hand(range.start, range.end)?;
         let (views, fresh) = state.views(range.start, range.end);
         let seen = state.spans().filter(|(s, end)| s.view(range.start, range.end, *end).is_some());
         let begins: Vec<u64> = seen.map(|(span, _)| span.begin).collect();

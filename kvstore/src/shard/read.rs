@@ -1,6 +1,7 @@
 //! `ReadRows`: stored K and V of a range, for checks and for recovery.
 
 use crate::node::Node;
+use crate::session::Reading;
 use std::sync::Arc;
 use tonic::Status;
 use wire::tensor::from_f16;
@@ -31,13 +32,17 @@ impl Node {
                 self.config.max_message_bytes
             )));
         }
+        let reading = Reading::begin(&session);
+        self.revive(&session, (layer, heads.clone()), begin..end, None).await?;
         let permit = self.pool.enter().await?;
         self.pool
             .run(permit, move || {
+                let _reading = reading;
                 let state = session.head(layer, heads.start)?.read();
                 if end > state.end() {
                     return Err(Status::aborted("the range was truncated meanwhile"));
                 }
+                state.at_hand(begin, end)?;
                 let (k, v) = state.copy(begin, end);
                 let n = (end - begin) as usize;
                 Ok(v1::ReadRowsResponse {

@@ -1,7 +1,7 @@
 //! `Evict`, `Promote`, `Pin`, `Unpin`: what operators say about where rows lie.
 
 use crate::node::Node;
-use crate::session::Session;
+use crate::session::{Reading, Session};
 use crate::shard::open::on_disk;
 use crate::store::Store;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tonic::Status;
 use wire::v1;
 
 impl Node {
-    /// Brings sealed spans to disk and spills them: those of one session, or of all that are not pinned.
+    /// Brings sealed spans to disk and spills them, or archives them: those of one session, or of all that are not pinned.
     pub async fn evict(self: &Arc<Self>, request: v1::EvictRequest) -> Result<v1::EvictResponse, Status> {
         let Some(store) = self.store.clone() else {
             let why = "nothing can be evicted: this server has no storage.path (--data)";
@@ -26,28 +26,48 @@ impl Node {
             }
             vec![session]
         };
+        match request.tier() {
+            v1::Tier::Unspecified | v1::Tier::Spilled => {}
+            v1::Tier::Archived => {
+                let moved = self.archive(&store, sessions).await?;
+                return Ok(v1::EvictResponse { freed_bytes: moved.freed, archived_bytes: moved.archived });
+            }
+            other => {
+                let name = other.as_str_name();
+                return Err(Status::invalid_argument(format!("tier: rows are not evicted to {name}")));
+            }
+        }
         let node = self.clone();
         let freed =
             on_disk(move || sessions.iter().map(|s| node.evict_one(&store, s)).sum::<Result<u64, _>>());
-        Ok(v1::EvictResponse { freed_bytes: freed.await?? })
+        Ok(v1::EvictResponse { freed_bytes: freed.await??, archived_bytes: 0 })
     }
 
     fn evict_one(&self, store: &Store, session: &Arc<Session>) -> Result<u64, Status> {
-        for (layer, kv_head, _) in session.owned() {
-            store.persist(session, (layer, kv_head))?;
-        }
+        self.persist_all(store, session)?;
         Ok(self.spill_all(store, session))
     }
 
-    /// Copies the spilled rows of a session back into RAM.
+    /// Brings every sealed span of a session to disk.
+    pub(crate) fn persist_all(&self, store: &Store, session: &Arc<Session>) -> Result<(), Status> {
+        let mut owned = session.owned();
+        owned.try_for_each(|(layer, kv_head, _)| Ok(store.persist(session, (layer, kv_head))?))
+    }
+
+    /// Copies the spilled rows of a session, those of the archive among them, back into RAM.
     pub async fn promote(
         self: &Arc<Self>,
         request: v1::PromoteRequest,
     ) -> Result<v1::PromoteResponse, Status> {
         let session = self.session(&request.session, "session")?;
         let node = self.clone();
-        let promoted = on_disk(move || node.promote_all(&session)).await?;
-        let promoted_bytes = promoted.map_err(|s| self.short("promoting the session", s))?;
+        let promoted = on_disk(move || {
+            // So that they are not archived again before they are in RAM.
+            let _reading = Reading::begin(&session);
+            node.bring_from_archive(&session, |_, _| true)?;
+            node.promote_all(&session).map_err(|s| node.short("promoting the session", s))
+        });
+        let promoted_bytes = promoted.await??;
         Ok(v1::PromoteResponse { promoted_bytes })
     }
 

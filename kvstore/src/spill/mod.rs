@@ -34,9 +34,12 @@ pub fn now() -> u64 {
 
 /// A span and where it stands.
 pub struct Place {
-    session: Arc<Session>,
-    at: (usize, usize),
-    span: Arc<Span>,
+    /// Whose.
+    pub session: Arc<Session>,
+    /// Layer and KV head.
+    pub at: (usize, usize),
+    /// As it was when somebody looked.
+    pub span: Arc<Span>,
 }
 
 impl Reclaim for Node {
@@ -197,7 +200,7 @@ pub fn start(node: Weak<Node>) -> std::io::Result<()> {
 }
 
 /// The spans of a session that are wanted, in order.
-fn places(session: &Arc<Session>, wanted: impl Fn(&Span) -> bool) -> Vec<Place> {
+pub fn places(session: &Arc<Session>, wanted: impl Fn(&Span) -> bool) -> Vec<Place> {
     let mut places = Vec::new();
     for (layer, kv_head, head) in session.owned() {
         let state = head.read();

@@ -12,7 +12,7 @@ pub const VARIABLE: &str = "RECOLLECT_FAILPOINT";
 
 /// Every place, so that a test can pick one.
 #[cfg(test)]
-pub const POINTS: [&str; 10] = [
+pub const POINTS: [&str; 11] = [
     "temp written",
     "temp synced",
     "renamed",
@@ -23,6 +23,7 @@ pub const POINTS: [&str; 10] = [
     "log synced",
     "log dropped",
     "extent deleted",
+    "object written",
 ];
 
 /// Passes the place `name`.

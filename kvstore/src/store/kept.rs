@@ -1,6 +1,7 @@
 //! What of one session is on disk, and the way from its heads to there.
 
 use crate::admission::{Kind, Purse};
+use crate::archive::Digest;
 use crate::catalogue::records::{ExtentRecord, HeadRecord, SessionRecord, decode, head_key, number_key};
 use crate::catalogue::{Change, Table};
 use crate::session::Session;
@@ -32,6 +33,8 @@ pub struct Written {
     pub heads: BTreeMap<(usize, usize), HeadRecord>,
     /// Files that are published, but not in the catalogue.
     pub loose: BTreeMap<u64, Loose>,
+    /// Extents that the archive holds too.
+    pub objects: BTreeMap<u64, Digest>,
 }
 
 /// A file that the catalogue does not know.
@@ -43,8 +46,8 @@ pub struct Loose {
 
 impl Written {
     /// What the catalogue says.
-    pub fn of(heads: BTreeMap<(usize, usize), HeadRecord>) -> Self {
-        Self { heads, loose: BTreeMap::new() }
+    pub fn of(heads: BTreeMap<(usize, usize), HeadRecord>, objects: BTreeMap<u64, Digest>) -> Self {
+        Self { heads, loose: BTreeMap::new(), objects }
     }
 }
 
@@ -54,8 +57,13 @@ impl Kept {
         Self { number, fingerprint, log, ended: AtomicBool::new(false), written: Mutex::new(written) }
     }
 
-    fn written(&self) -> MutexGuard<'_, Written> {
+    pub(super) fn written(&self) -> MutexGuard<'_, Written> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the archive holds of an extent.
+    pub fn object(&self, id: u64) -> Option<Digest> {
+        self.written().objects.get(&id).copied()
     }
 
     /// Fewest tokens of a head that the catalogue knows: without a log, what a restart brings back.
@@ -153,13 +161,15 @@ impl Store {
         let mut changes = vec![put(Table::Spans, head_key(kept.number, at.0, at.1), &record)];
         changes.extend(after.difference(&before).map(|id| {
             let bytes = written.loose.get(id).map_or(0, |l| l.bytes);
-            put(Table::Extents, number_key(*id), &ExtentRecord { session: kept.number, bytes })
+            let record = ExtentRecord { session: kept.number, bytes, ..Default::default() };
+            put(Table::Extents, number_key(*id), &record)
         }));
         let gone: Vec<u64> = before.difference(&after).copied().collect();
         changes.extend(gone.iter().map(|&id| Change::Remove(Table::Extents, number_key(id))));
         self.apply(&changes)?;
         written.loose.retain(|id, _| !after.contains(id));
         written.heads.insert(at, record);
+        self.forget_objects(kept, gone.iter().copied().filter(|id| written.objects.remove(id).is_some()));
         // What stays behind here is removed by the next start.
         gone.into_iter().try_for_each(|id| Ok(self.remove_file(id)?))
     }

@@ -1,6 +1,7 @@
 //! What survives the process: extent files, logs, and the catalogue that says what they are.
 //!
 //! * [`Store`]: a data directory in use; `directory`: what lies where in it
+//! * `archived`: extents in the archive
 //! * `kept`: what of a session is on disk; `keeper`: the thread that brings sealed spans there
 //! * `recover`: sessions as a start finds them; `replay`: their fresh tokens, from the log
 //! * `extent_file`: the rows of an extent, mapped as they are; `queries_file`: what an index is built with;
@@ -10,6 +11,7 @@
 //! * `publish`: files that appear whole or not at all; `map`: read-only maps, a place with `unsafe`
 //! * `bytes`: little-endian fields; `error`: what can be wrong with a file; `fail`: places where tests pull the plug
 
+pub mod archived;
 pub mod bytes;
 pub mod directory;
 pub mod error;
@@ -26,6 +28,7 @@ pub mod queries_file;
 pub mod recover;
 pub mod replay;
 
+use crate::archive::Archive;
 use crate::catalogue::records::{HeadRecord, LeaseRecord, SessionRecord, encode, head_key, number_key};
 use crate::catalogue::sled::Sled;
 use crate::catalogue::{Catalogue, CatalogueError, Change, Table};
@@ -43,10 +46,10 @@ use prost::Message;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tonic::Status;
+use tonic::{Code, Status};
 use wire::v1;
 
 /// Bytes that a batch of the catalogue may take, a segment of sled's file included.
@@ -69,20 +72,29 @@ pub enum StoreError {
     Log(#[from] LogError),
 }
 
-impl From<StoreError> for Status {
-    fn from(e: StoreError) -> Self {
-        let text = e.to_string();
-        let io = match &e {
-            StoreError::Full(_) => return Status::resource_exhausted(text),
-            StoreError::Log(LogError::Broken(_)) => return Status::data_loss(text),
-            StoreError::Catalogue(_) => return Status::internal(text),
+impl StoreError {
+    /// The code of a status about it.
+    pub fn code(&self) -> Code {
+        let io = match self {
+            StoreError::Full(_) => return Code::ResourceExhausted,
+            StoreError::Log(LogError::Broken(_)) => return Code::DataLoss,
+            StoreError::Catalogue(_) => return Code::Internal,
             StoreError::Io(e) | StoreError::Log(LogError::Write(e)) => e.kind(),
         };
         match io {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Status::resource_exhausted(format!("{SETTING} is full: {text}"))
-            }
-            _ => Status::internal(text),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::ResourceExhausted,
+            _ => Code::Internal,
+        }
+    }
+}
+
+impl From<StoreError> for Status {
+    fn from(e: StoreError) -> Self {
+        let text = e.to_string();
+        match (&e, e.code()) {
+            (StoreError::Full(_), code) => Status::new(code, text),
+            (_, code @ Code::ResourceExhausted) => Status::new(code, format!("{SETTING} is full: {text}")),
+            (_, code) => Status::new(code, text),
         }
     }
 }
@@ -96,6 +108,10 @@ pub struct Store {
     /// The next number of a session or file.
     next: AtomicU64,
     keeper: Keeper,
+    /// Set once, before any session is there.
+    archive: OnceLock<Archive>,
+    /// Whether what a crash left in the archive is removed; held while that is done.
+    archive_cleaned: Mutex<bool>,
     metrics: Arc<Metrics>,
 }
 
@@ -119,7 +135,15 @@ impl Store {
         };
         let (keeper, jobs) = Keeper::new();
         let next = AtomicU64::new(highest + 1);
-        let store = Arc::new(Self { directory, catalogue: Box::new(catalogue), next, keeper, metrics });
+        let store = Arc::new(Self {
+            directory,
+            catalogue: Box::new(catalogue),
+            next,
+            keeper,
+            archive: OnceLock::new(),
+            archive_cleaned: Mutex::default(),
+            metrics,
+        });
         Keeper::start(Arc::downgrade(&store), jobs).map_err(io)?;
         Ok(store)
     }
@@ -182,7 +206,7 @@ impl Store {
     }
 
     fn try_forget(&self, kept: &Kept) -> Result<(), StoreError> {
-        let Written { heads, loose } = kept.end();
+        let Written { heads, loose, objects } = kept.end();
         let files: Vec<u64> = heads.values().flat_map(HeadRecord::files).collect();
         let key = number_key(kept.number);
         let mut changes =
@@ -196,6 +220,7 @@ impl Store {
         if let Some(log) = &kept.log {
             log.remove()?;
         }
+        self.forget_objects(kept, objects.into_keys());
         for id in files.into_iter().chain(loose.into_keys()) {
             self.remove_file(id)?;
         }
@@ -261,7 +286,8 @@ impl Store {
         is("first position", e.first, first)?;
         is("tokens", e.tokens.into(), extent.tokens(key_dim))?;
         is("key_dim", e.key_dim.into(), key_dim as u64)?;
-        is("length of the values", file.values().len() as u64, extent.values().len() as u64)?;
+        let bytes = 2 * (file.keys().len() + file.values().len()) as u64;
+        is("bytes of the rows", bytes, extent.bytes() + extent.archived_bytes())?;
         Ok(file)
     }
 

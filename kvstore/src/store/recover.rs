@@ -1,6 +1,7 @@
 //! A start on a directory that was used before: every file is checked, what is damaged goes into quarantine, sessions
 //! that are held in full are served, the others refused by name.
 
+use crate::archive::Digest;
 use crate::catalogue::records::{
     ExtentRecord, HeadRecord, LeaseRecord, SessionRecord, decode, number, number_key,
 };
@@ -43,6 +44,8 @@ struct Told {
     heads: BTreeMap<(usize, usize), HeadRecord>,
     /// Segments of its log, in order.
     segments: Vec<u64>,
+    /// Its extents that the archive holds.
+    objects: BTreeMap<u64, Digest>,
 }
 
 /// Files that are what they should be.
@@ -51,6 +54,8 @@ struct Files {
     extents: HashMap<u64, ExtentFile>,
     queries: HashMap<u64, (Owner, Stored)>,
     indexes: HashMap<u64, IndexFile>,
+    /// What the archive holds, by the number of the session.
+    objects: HashMap<u64, BTreeMap<u64, Digest>>,
 }
 
 enum File {
@@ -66,11 +71,12 @@ impl Node {
         let mut files = self.pool.install(|| store.check_files())?;
         let checked_ms = started.elapsed().as_millis();
         let mut sessions: HashMap<Id, Told> = HashMap::new();
-        for told in store.told_sessions()? {
+        for mut told in store.told_sessions()? {
             let Ok(id) = wire::convert::id(&told.record.session, "session") else {
                 store.unreadable(&format!("session {} has no id", told.number));
                 continue;
             };
+            told.objects = files.objects.remove(&told.number).unwrap_or_default();
             // The older of two with one id had ended: its removal was cut short.
             if let Some(older) = sessions.insert(id, told) {
                 store.forget(&older.kept(store));
@@ -123,7 +129,7 @@ impl Store {
         let log = told.record.durable || !closed.is_empty();
         let log =
             log.then(|| Arc::new(log::Log::new(&self.directory.logs(), (told.number, hash), last, closed)));
-        Kept::new(told.number, hash, log, super::Written::of(told.heads.clone()))
+        Kept::new(told.number, hash, log, super::Written::of(told.heads.clone(), told.objects.clone()))
     }
 
     /// Something in the catalogue that cannot be read.
@@ -179,7 +185,7 @@ impl Store {
             })?;
             heads.insert(at, decode("the spans of a head", &value)?);
         }
-        Ok(Told { number: session, record, lease, heads, segments })
+        Ok(Told { number: session, record, lease, heads, segments, objects: BTreeMap::new() })
     }
 
     /// Names and paths in a folder.
@@ -228,8 +234,14 @@ impl Store {
             }
             None
         });
+        let read: Vec<_> = read.collect();
         let mut files = Files::default();
-        for (id, file) in read.collect::<Vec<_>>() {
+        for (&id, record) in known.iter().filter_map(|(id, r)| Some((id, r.as_ref().ok()?))) {
+            if let Ok(digest) = record.object.as_slice().try_into() {
+                files.objects.entry(record.session).or_default().insert(id, digest);
+            }
+        }
+        for (id, file) in read {
             match file {
                 File::Extent(file) => drop(files.extents.insert(id, *file)),
                 File::Queries(owner, queries) => drop(files.queries.insert(id, (owner, queries))),

@@ -36,9 +36,15 @@ pub struct Server {
 
 impl Server {
     pub fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// With more variables than those of the test.
+    pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-format", "json"];
         let mut child = recollectd(&[&ports, args].concat())
             .env("RECOLLECT__SERVER__GRACE_SECONDS", "3")
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

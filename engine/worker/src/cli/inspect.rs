@@ -65,6 +65,7 @@ struct SpanRow<'a> {
     kv_bytes: u64,
     tier: &'static str,
     spilled_bytes: u64,
+    archived_bytes: u64,
     index_bytes: u64,
     build_us: u64,
     recall_estimate: Option<f32>,
@@ -83,6 +84,7 @@ struct SessionRow<'a> {
     fresh_tokens: u64,
     kv_bytes: u64,
     spilled_bytes: u64,
+    archived_bytes: u64,
     pinned: bool,
     index_bytes: u64,
     lease_left_ms: u64,
@@ -116,6 +118,7 @@ struct Summary<'a> {
     sessions: usize,
     kv_bytes: u64,
     spilled_bytes: u64,
+    archived_bytes: u64,
     index_bytes: u64,
     memory_used_bytes: u64,
     memory_budget_bytes: u64,
@@ -167,6 +170,7 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
             fresh_tokens: held.fresh_tokens,
             kv_bytes: held.kv_bytes,
             spilled_bytes: held.spilled_bytes,
+            archived_bytes: held.archived_bytes,
             pinned: held.pinned,
             index_bytes: held.index_bytes,
             lease_left_ms: held.lease_left_ms,
@@ -181,6 +185,7 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
         sessions: answer.sessions.len(),
         kv_bytes: answer.sessions.iter().map(|s| s.kv_bytes).sum(),
         spilled_bytes: answer.sessions.iter().map(|s| s.spilled_bytes).sum(),
+        archived_bytes: answer.sessions.iter().map(|s| s.archived_bytes).sum(),
         index_bytes: answer.sessions.iter().map(|s| s.index_bytes).sum(),
         memory_used_bytes: answer.memory_used_bytes,
         memory_budget_bytes: answer.memory_budget_bytes,
@@ -211,6 +216,7 @@ fn span_row<'a>(
         kv_bytes: (span.end - span.begin) * row_bytes,
         tier: tier_name(span),
         spilled_bytes: span.spilled_bytes,
+        archived_bytes: span.archived_bytes,
         index_bytes: span.index_bytes,
         build_us: span.build_us,
         recall_estimate: span.recall,
@@ -225,6 +231,7 @@ fn tier_name(span: &v1::SpanInfo) -> &'static str {
     match span.tier() {
         v1::Tier::Unspecified | v1::Tier::Full => "full",
         v1::Tier::Spilled => "spilled",
+        v1::Tier::Archived => "archived",
     }
 }
 
@@ -278,17 +285,18 @@ fn print_plain(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> 
         print::line(format_args!(""))?;
         print::line(format_args!("session {}: {}", wire::convert::hex(&held.session), model_line(held)))?;
         print::line(format_args!(
-            "{} tokens in every head held here, up to {} of a head fresh; {} MiB of KV{} in RAM, {} MiB spilled, {} MiB of indexes; the lease ends in {} s",
+            "{} tokens in every head held here, up to {} of a head fresh; {} MiB of KV{} in RAM, {} MiB spilled, {} MiB archived, {} MiB of indexes; the lease ends in {} s",
             held.watermark,
             held.fresh_tokens,
             mib(held.kv_bytes),
             if held.pinned { ", pinned," } else { "" },
             mib(held.spilled_bytes),
+            mib(held.archived_bytes),
             mib(held.index_bytes),
             held.lease_left_ms / 1000
         ))?;
         print::line(format_args!(
-            "{:>5}  {:<7} {:<18} {:>3}  {:<7}  {:<8} {:>11}  {:>6}  {:>6}  {:>9}  {:>9}  recall",
+            "{:>5}  {:<7} {:<18} {:>3}  {:<8} {:<8} {:>11}  {:>6}  {:>6}  {:>9}  {:>9}  recall",
             "layer",
             "heads",
             "tokens",
@@ -365,7 +373,7 @@ fn table_line(spans: &[&v1::SpanInfo]) -> String {
     let recall = spans.iter().filter_map(|s| s.recall).reduce(f32::min);
     let number = |x: Option<f32>| x.map_or("-".into(), |x| format!("{x:.3}"));
     format!(
-        "{:>5}  {:<7} {:<18} {:>3}  {:<7}  {:<8} {:>11}  {:>6}  {:>6}  {:>9.1}  {:>9.1}  {}",
+        "{:>5}  {:<7} {:<18} {:>3}  {:<8} {:<8} {:>11}  {:>6}  {:>6}  {:>9.1}  {:>9.1}  {}",
         first.layer,
         run(first.kv_head, last.kv_head),
         format!("[{}, {})", first.begin, first.end),

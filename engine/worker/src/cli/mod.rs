@@ -45,9 +45,9 @@ enum Verb {
     Capture(capture::CaptureArgs),
     /// Show what a running shard holds (sessions, spans, index kinds, heads below their recall target), or an extent file
     Inspect(inspect::InspectArgs),
-    /// Move the rows of sealed spans from a shard's RAM to its files, from which they are searched
-    Evict(tier::TierArgs),
-    /// Copy rows that lie in a shard's files back into its RAM
+    /// Move the rows of sealed spans from a shard's RAM to its files, from which they are searched, or to its archive
+    Evict(tier::EvictArgs),
+    /// Copy rows that lie in a shard's files or its archive back into its RAM
     Promote(tier::TierArgs),
     /// Keep what sessions have in a shard's RAM there
     Pin(tier::TierArgs),
@@ -98,7 +98,7 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         Verb::Bench(args) => bench::run(args),
         Verb::Capture(args) => capture::run(args),
         Verb::Inspect(args) => inspect::run(args),
-        Verb::Evict(args) => tier::run(tier::Verb::Evict, args),
+        Verb::Evict(args) => tier::evict(args),
         Verb::Promote(args) => tier::run(tier::Verb::Promote, args),
         Verb::Pin(args) => tier::run(tier::Verb::Pin, args),
         Verb::Unpin(args) => tier::run(tier::Verb::Unpin, args),

@@ -1,9 +1,10 @@
 //! `recollect evict`, `promote`, `pin`, `unpin`: where the rows of a running shard lie.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use client::Cluster;
 use serde::Serialize;
 use tokio::runtime::Builder;
+use wire::v1;
 
 use crate::cli::inspect::{SessionId, mib, parse_session};
 use crate::cli::print;
@@ -23,17 +24,35 @@ pub struct TierArgs {
     json: bool,
 }
 
+/// Which rows, and where to.
+#[derive(Args, Debug)]
+pub struct EvictArgs {
+    #[command(flatten)]
+    rows: TierArgs,
+    /// To files of the shard's host, or from there to its archive (recollectd serve --archive)
+    #[arg(long, value_enum, value_name = "TIER", default_value = "spill")]
+    tier: Destination,
+}
+
+/// Where evicted rows go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Destination {
+    Spill,
+    Archive,
+}
+
 /// What to do with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
     Evict,
+    Archive,
     Promote,
     Pin,
     Unpin,
 }
 
-/// Bytes: that left RAM, that came back, that lie in files although the session is pinned; none of an unpin.
+/// Bytes: that left RAM, that left the host, that came back, that lie in files although the session is pinned; none of an unpin.
 #[derive(Serialize)]
 struct Row<'a> {
     record: &'static str,
@@ -41,6 +60,15 @@ struct Row<'a> {
     verb: Verb,
     session: Option<String>,
     bytes: u64,
+}
+
+/// Runs `evict`.
+pub fn evict(args: &EvictArgs) -> anyhow::Result<()> {
+    let verb = match args.tier {
+        Destination::Spill => Verb::Evict,
+        Destination::Archive => Verb::Archive,
+    };
+    run(verb, &args.rows)
 }
 
 /// Runs a verb.
@@ -79,14 +107,15 @@ async fn apply(
     let sessions = match session {
         Some(id) => vec![Some(id)],
         // The shard knows best which it may evict.
-        None if verb == Verb::Evict => vec![None],
+        None if matches!(verb, Verb::Evict | Verb::Archive) => vec![None],
         None => all(cluster).await?.into_iter().map(Some).collect(),
     };
     let mut done = Vec::new();
     for session in sessions {
         let id = session.as_ref().map_or(&[][..], |id| &id[..]);
         let bytes = match verb {
-            Verb::Evict => cluster.evict(Some(id)).await?,
+            Verb::Evict => cluster.evict(Some(id), v1::Tier::Spilled).await?,
+            Verb::Archive => cluster.evict(Some(id), v1::Tier::Archived).await?,
             Verb::Promote => cluster.promote(id).await?,
             Verb::Pin => cluster.pin(id).await?,
             Verb::Unpin => cluster.unpin(id).await.map(|()| 0)?,
@@ -105,6 +134,7 @@ fn said(verb: Verb, bytes: u64) -> String {
     let mib = mib(bytes);
     match verb {
         Verb::Evict => format!("{mib} MiB left RAM"),
+        Verb::Archive => format!("{mib} MiB lie in the archive alone now"),
         Verb::Promote => format!("{mib} MiB came back into RAM"),
         Verb::Pin if bytes > 0 => format!("pinned; {mib} MiB of it lie in files until they are promoted"),
         Verb::Pin => "pinned".into(),

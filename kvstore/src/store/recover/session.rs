@@ -8,13 +8,12 @@ use crate::catalogue::records::{HeadRecord, SpanRecord};
 use crate::merger::Merge;
 use crate::node::Node;
 use crate::session::Session;
-use crate::session::extent::SealedRows;
+use crate::session::extent::{Extent, SealedRows};
 use crate::session::fresh::capacity;
 use crate::session::head::{Head, Sealing};
 use crate::session::span::{Queries, Span};
 use crate::store::Store;
 use crate::store::error::FileError;
-use crate::store::extent_file::ExtentFile;
 use crate::store::log::record::{self, Contents, Record};
 use crate::store::log::{self, Needs};
 use crate::store::map::map;
@@ -140,9 +139,8 @@ impl Node {
                 ));
             }
             begin = told.visible_end;
-            let rows = store.take_rows(session, (at, told), files)?;
-            let charge = session.purse.count_spilled((told.end - told.begin) * g.row_bytes());
-            let rows = SealedRows::mapped(rows, (g.key_dim, g.value_dim), charge);
+            let extents = store.take_rows(session, (at, told), files)?;
+            let rows = SealedRows::restored(extents, (g.key_dim, g.value_dim));
             let queries = match told.queries {
                 0 => Queries::default(),
                 id => {
@@ -175,7 +173,8 @@ impl Node {
     fn queue_builds(&self, session: &Arc<Session>) {
         for (layer, kv_head, head) in session.owned() {
             let spans: Vec<Arc<Span>> = head.read().spans().map(|(span, _)| span.clone()).collect();
-            for span in spans.iter().filter(|s| !s.ready()) {
+            // That of a span whose rows lie in the archive is queued when they come back.
+            for span in spans.iter().filter(|s| !s.ready() && !s.is_away()) {
                 let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
                 self.queue(session, (layer, kv_head), work);
             }
@@ -216,13 +215,13 @@ fn needs(segments: &[Contents<'_>]) -> VecDeque<(u64, Needs)> {
 }
 
 impl Store {
-    /// The extent files of a span, which must all be there and hold its rows.
+    /// The extents of a span, which must all be there, or in the archive, and hold its rows.
     fn take_rows(
         &self,
         session: &Session,
         (at, told): ((usize, usize), &SpanRecord),
         files: &mut Files,
-    ) -> Result<Vec<ExtentFile>, Status> {
+    ) -> Result<Vec<Arc<Extent>>, Status> {
         let g = &session.terms.geometry;
         let tokens = told.end - told.begin;
         let count = tokens.div_ceil(EXTENT_TOKENS as u64);
@@ -232,15 +231,21 @@ impl Store {
         let mut first = told.begin;
         let mut rows = Vec::new();
         for &id in &told.extents {
-            let file = files.extents.remove(&id);
-            let file =
-                file.ok_or_else(|| lost(at, told, format_args!("extent {id:016x} is gone or damaged")))?;
+            let n = (told.end - first).min(EXTENT_TOKENS as u64);
+            let bytes = n * g.row_bytes();
+            let Some(file) = files.extents.remove(&id) else {
+                if session.kept.as_ref().is_none_or(|k| k.object(id).is_none()) {
+                    return Err(lost(at, told, format_args!("extent {id:016x} is gone or damaged")));
+                }
+                first += n;
+                rows.push(Arc::new(Extent::archived(id, n, session.purse.count_archived(bytes))));
+                continue;
+            };
             let e = &file.extent;
             if Some(e.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint) {
                 self.directory.put_away(&self.directory.extent(id), &FileError::Fingerprint);
                 return Err(lost(at, told, FileError::Fingerprint));
             }
-            let n = (told.end - first).min(EXTENT_TOKENS as u64);
             let is = (e.layer as usize, e.kv_head as usize, e.first, u64::from(e.tokens));
             let dims = (e.key_dim as usize, e.value_dim as usize);
             if is != (at.0, at.1, first, n) || dims != (g.key_dim, g.value_dim) {
@@ -249,7 +254,7 @@ impl Store {
                 return Err(lost(at, told, why));
             }
             first += n;
-            rows.push(file);
+            rows.push(Arc::new(Extent::mapped(file, session.purse.count_spilled(bytes))));
         }
         Ok(rows)
     }

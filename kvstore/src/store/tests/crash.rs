@@ -29,6 +29,9 @@ fn small(c: &mut NodeConfig) {
     c.threads = Some(1);
     c.seal_tokens = 24;
     c.index_min_tokens = 40;
+    // In the directory itself, so that a copy has an archive of its own.
+    let url = format!("file://{}/archive", c.storage.as_ref().unwrap().display());
+    c.archive = Some(crate::ArchiveSettings::new(&url, Duration::from_secs(10), 0));
 }
 
 /// Every row carries the tag of the operation that brought it.
@@ -66,6 +69,8 @@ enum Step {
     Append(u64, u64, bool),
     Decode(u64),
     Truncate(u64),
+    /// Every session that can goes to the archive.
+    Archive,
     Close,
 }
 
@@ -76,6 +81,7 @@ impl Step {
             Step::Append(n, tag, seal) => format!("append {n} {tag} {}", u8::from(*seal)),
             Step::Decode(tag) => format!("decode {tag}"),
             Step::Truncate(length) => format!("truncate {length}"),
+            Step::Archive => "archive".into(),
             Step::Close => "close".into(),
         }
     }
@@ -88,6 +94,7 @@ impl Step {
             "append" => Step::Append(n(1), n(2), n(3) == 1),
             "decode" => Step::Decode(n(1)),
             "truncate" => Step::Truncate(n(1)),
+            "archive" => Step::Archive,
             "close" => Step::Close,
             other => panic!("{other}"),
         }
@@ -97,6 +104,7 @@ impl Step {
     fn apply(&self, state: &Option<Vec<u64>>) -> Option<Vec<u64>> {
         let mut tags = state.clone().unwrap_or_default();
         match self {
+            Step::Archive => return state.clone(),
             Step::Open => return Some(Vec::new()),
             Step::Close => return None,
             Step::Append(n, tag, _) => tags.extend(std::iter::repeat_n(*tag, *n as usize)),
@@ -115,6 +123,10 @@ async fn act(node: &Arc<Node>, id: u8, step: &Step, held: u64) {
             let index = if id == 2 { v1::IndexKind::Flat } else { v1::IndexKind::Summary };
             let o = v1::OpenRequest { deterministic: false, index: index as i32, ..stored(id, durable(id)) };
             node.open(o).await.unwrap();
+        }
+        Step::Archive => {
+            let all = v1::EvictRequest { session: Vec::new(), tier: v1::Tier::Archived.into() };
+            node.evict(all).await.unwrap();
         }
         Step::Close => close(node, id).await.unwrap(),
         Step::Truncate(length) => drop(truncate(node, id, *length).await),
@@ -208,7 +220,8 @@ fn child() {
                 None => Step::Open,
                 Some(n) => match rng.random_range(0..100) {
                     0..3 => Step::Close,
-                    3..12 => Step::Truncate(n - rng.random_range(0..=n.min(90))),
+                    3..6 => Step::Archive,
+                    6..12 => Step::Truncate(n - rng.random_range(0..=n.min(90))),
                     12..45 => Step::Append(rng.random_range(1..70), tag, rng.random_bool(0.4)),
                     _ => Step::Decode(tag),
                 },

@@ -1,5 +1,6 @@
 //! A node on a directory, before and after its end.
 
+mod archive;
 mod crash;
 mod damage;
 mod indexes;

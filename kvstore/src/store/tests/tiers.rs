@@ -9,7 +9,7 @@ const ROW: u64 = 56;
 const HEADS: u64 = 4;
 
 async fn evict(node: &Arc<Node>, session: Vec<u8>) -> Result<u64, tonic::Status> {
-    node.evict(v1::EvictRequest { session }).await.map(|r| r.freed_bytes)
+    node.evict(v1::EvictRequest { session, tier: 0 }).await.map(|r| r.freed_bytes)
 }
 
 async fn promote(node: &Arc<Node>, id: u8) -> Result<u64, tonic::Status> {
