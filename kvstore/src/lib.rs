@@ -9,6 +9,7 @@
 //! * `archive`: an object store for files that need not lie on this host
 //! * `store`: what survives the process; `catalogue`: what on disk belongs to what
 //! * `service`: the gRPC face of a node; `http`: probes, metrics and status; [`serve`]: both on their ports
+//! * [`decoders`]: the readers of stored bytes, for fuzz tests
 //! * [`config`]: file, environment, flags; [`telemetry`]: figures and log; [`error`]: exit codes
 
 mod admission;
@@ -17,6 +18,7 @@ mod archive;
 mod builder;
 mod catalogue;
 pub mod config;
+pub mod decoders;
 pub mod error;
 mod http;
 mod merger;
