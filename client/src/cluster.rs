@@ -1,7 +1,7 @@
 //! The shards of one deployment as one thing to open sessions on.
 
 use crate::grpc::check_protocol;
-use crate::{Address, Config, Error, GrpcShard, Session, SessionSpec, Shard};
+use crate::{Address, Config, Error, GrpcShard, OpenSessions, Session, SessionSpec, Shard};
 use futures::future::try_join_all;
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use wire::v1;
 pub struct Cluster {
     shards: Vec<Described>,
     map: Map,
+    open: OpenSessions,
 }
 
 /// A shard and what it said about itself.
@@ -65,7 +66,7 @@ impl Cluster {
             .zip(answers)
             .map(|(shard, described)| Described { shard, max_message_bytes: described.max_message_bytes })
             .collect();
-        Ok(Cluster { shards, map })
+        Ok(Cluster { shards, map, open: OpenSessions::default() })
     }
 
     /// The shards, in the order they were given.
@@ -76,6 +77,11 @@ impl Cluster {
     /// The map in use.
     pub fn map(&self) -> &Map {
         &self.map
+    }
+
+    /// The sessions that were opened here and have not ended.
+    pub fn open_sessions(&self) -> &OpenSessions {
+        &self.open
     }
 
     /// Opens a session on every shard that is to hold some of it; on none if one of them refuses.

@@ -1,14 +1,11 @@
 //! Keeps the leases of a session alive, and ends the session when its owner drops it.
 
+use crate::farewell;
 use crate::session::Inner;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval_at, timeout};
-
-/// How long a dropped session tries to tell its shards; after that the leases run out by themselves.
-const FAREWELL: Duration = Duration::from_secs(2);
+use tokio::time::{MissedTickBehavior, interval_at};
 
 /// The task that renews, and the runtime that it runs on; dropping it stops the renewal.
 pub(crate) struct Renewal {
@@ -27,13 +24,7 @@ impl Renewal {
     /// Tells the shards in the background that the session ended without a close. If the runtime has ended, the leases
     /// do it.
     pub(crate) fn say_farewell(self, inner: Arc<Inner>) {
-        self.runtime.spawn(async move {
-            let request = wire::v1::CloseRequest { session: inner.id.clone() };
-            let closed = timeout(FAREWELL, inner.on_all(|shard| shard.close(request.clone()))).await;
-            if !matches!(closed, Ok(Ok(_))) {
-                tracing::debug!("a dropped session was not closed on every shard");
-            }
-        });
+        self.runtime.spawn(async move { farewell::say_farewell(&inner).await });
     }
 }
 

@@ -8,6 +8,7 @@
 //! * [`grpc`]: the seam over sockets: two connections, long-lived streams, limits, deadlines
 //! * [`cluster`]: the shards together, their placement, opening of sessions
 //! * [`session`]: one sequence on the cluster: its lease, truncation and end
+//! * [`farewell`]: sessions that end without being closed
 //! * [`append`]: bulk K, V and query samples, cut to the message limit
 //! * [`attend`]: rows of queries, answered by partials
 //! * [`fold`]: answers of several shards to one partial per head; every token of every head once
@@ -16,6 +17,7 @@ pub mod append;
 pub mod attend;
 pub mod cluster;
 pub mod error;
+mod farewell;
 mod finite;
 pub mod fold;
 pub mod grpc;
@@ -27,6 +29,7 @@ pub use append::LayerChunk;
 pub use attend::{NewTokenKv, RowAnswer, RowAsk, RowStats};
 pub use cluster::Cluster;
 pub use error::{Error, Kind};
+pub use farewell::OpenSessions;
 pub use grpc::{Config, GrpcShard};
 pub use session::{Readiness, Session, SessionSpec};
 pub use shard::Shard;

@@ -9,7 +9,7 @@ use futures::future::{join_all, try_join_all};
 use rand::TryRngCore;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tonic::{Code, Status};
 use wire::v1;
@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     pub(crate) holders: Vec<Holder>,
     /// For every layer the runs in the order of the heads.
     pub(crate) plan: Vec<Vec<PlannedRun>>,
+    /// Every shard knows that it has ended.
+    pub(crate) ended: AtomicBool,
 }
 
 /// A shard that holds some of the session.
@@ -186,7 +188,10 @@ impl Session {
         };
         let plan = plan.collect();
         let SessionSpec { deadline, deterministic, .. } = spec;
-        let inner = Arc::new(Inner { id, geometry, description, deadline, deterministic, holders, plan });
+        let ended = AtomicBool::new(false);
+        let inner = Inner { id, geometry, description, deadline, deterministic, holders, plan, ended };
+        let inner = Arc::new(inner);
+        cluster.open_sessions().add(&inner);
         let renewal = Some(Renewal::start(&inner));
         Ok(Session { inner, renewal })
     }
@@ -242,6 +247,7 @@ impl Session {
         self.renewal = None;
         let request = v1::CloseRequest { session: self.inner.id.clone() };
         let answers = self.inner.on_all(|shard| shard.close(request.clone())).await?;
+        self.inner.ended.store(true, Ordering::Release);
         Ok(answers.iter().map(|answer| answer.freed_bytes).sum())
     }
 }

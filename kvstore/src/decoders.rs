@@ -8,6 +8,7 @@ use crate::catalogue::records::{
 use crate::session::geometry::Geometry;
 use crate::session::samples::Stored;
 use crate::store::extent_file::Extent;
+use crate::store::index_file;
 use crate::store::log::record::{self, HEADER, Record, Rows, Segment};
 use crate::store::queries_file::{self, Owner};
 use half::f16;
@@ -26,13 +27,19 @@ pub struct Decoder {
 }
 
 /// All of them.
-pub const DECODERS: [Decoder; 4] = [
+pub const DECODERS: [Decoder; 5] = [
     Decoder { name: "extents", seeds: extents, reseal: reseal_extent, read: |b| Extent::read(b).is_ok() },
     Decoder {
         name: "queries",
         seeds: queries,
         reseal: reseal_queries,
         read: |b| queries_file::decode(b).is_ok(),
+    },
+    Decoder {
+        name: "index-files",
+        seeds: index_files,
+        reseal: reseal_index_file,
+        read: |b| index_file::Owner::read(b).is_ok(),
     },
     Decoder { name: "logs", seeds: logs, reseal: reseal_log, read: read_log },
     Decoder { name: "catalogue", seeds: records, reseal: reseal_record, read: read_record },
@@ -128,6 +135,36 @@ fn reseal_queries(bytes: &mut [u8]) {
         let sum = crc32fast::hash(body);
         set(bytes, 68, sum);
         set(bytes, 84, crc32fast::hash(&bytes[..84]));
+    }
+}
+
+fn index_files() -> Vec<Vec<u8>> {
+    let file = |index: &[u8]| {
+        let owner = index_file::Owner {
+            fingerprint: [3; 32],
+            id: 7,
+            layer: 1,
+            kv_head: 0,
+            first: 70,
+            tokens: 40,
+            key_dim: 4,
+            value_dim: 2,
+            recall_target: 0.95,
+            build_us: 12,
+        };
+        let mut bytes = Vec::new();
+        let written = owner.write(&mut bytes, index);
+        written.map(|()| bytes).unwrap_or_default()
+    };
+    vec![file(&[]), file(&[1; 90])]
+}
+
+fn reseal_index_file(bytes: &mut [u8]) {
+    use index_file::{HEADER, SUM};
+    if let Some((_, body)) = bytes.split_at_checked(HEADER) {
+        let sum = crc32fast::hash(body);
+        set(bytes, SUM, sum);
+        set(bytes, HEADER - 4, crc32fast::hash(&bytes[..HEADER - 4]));
     }
 }
 

@@ -1,6 +1,6 @@
 //! `recollectd`: one shard server. Its life: flags, configuration, log, ports, node, serve, drain, end.
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kvstore::config::{Config, Flags};
 use kvstore::error::Fatal;
 use kvstore::serve::{Ports, stop_signal};
@@ -75,7 +75,8 @@ fn run() -> Result<(), Fatal> {
 /// Flags, or None when help or the version was asked for and printed.
 fn parse() -> Result<Option<Cli>, Fatal> {
     use clap::error::ErrorKind;
-    match Cli::try_parse() {
+    let parsed = with_negative_numbers(Cli::command()).try_get_matches();
+    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => Ok(Some(cli)),
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             e.print().map_err(|e| Fatal::Failed(e.to_string()))?;
@@ -91,4 +92,9 @@ fn parse() -> Result<Option<Cli>, Fatal> {
             Err(Fatal::Usage(format!("{line} (see recollectd --help)")))
         }
     }
+}
+
+/// A value that begins with a minus is a value, so that its refusal names the flag and the limit.
+fn with_negative_numbers(command: Command) -> Command {
+    command.allow_negative_numbers(true).mut_subcommands(with_negative_numbers)
 }

@@ -234,7 +234,11 @@ impl Node {
                 return refused.reason.clone();
             }
             let id = wire::convert::hex(&id);
-            Status::not_found(format!("{field} {id} is unknown here: never opened, closed or expired"))
+            let lost = match self.store.as_ref().map_or(0, |s| s.directory.quarantined()) {
+                0 => String::new(),
+                files => format!(", or lost: {files} damaged or foreign files were put into quarantine"),
+            };
+            Status::not_found(format!("{field} {id} is unknown here: never opened, closed or expired{lost}"))
         })
     }
 

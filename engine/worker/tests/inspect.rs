@@ -163,7 +163,7 @@ fn every_span_of_every_head_is_there_and_those_below_target_are_marked() {
     assert_eq!((nothing.len(), &nothing[0]["spans"], &nothing[0]["kv_bytes"]), (1, &0.into(), &0.into()));
 
     let (code, line) = refused(&daemon.address, &["--session", &id]);
-    assert!(code == 69 && line.contains(&id) && line.contains("unknown here"), "{code}: {line}");
+    assert!(code == 64 && line.contains(&id) && line.contains("unknown here"), "{code}: {line}");
     let (code, line) = refused(&daemon.http, &[]);
     assert!(code == 69 && line.contains("is no gRPC port of recollectd"), "{code}: {line}");
 }

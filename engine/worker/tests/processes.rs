@@ -2,9 +2,10 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use common::TinyModel;
 use common::daemon::Daemon;
@@ -101,6 +102,51 @@ fn coverage_is_null_where_nobody_knows_it() {
         assert!(row["coverage_true"].is_number(), "{row}");
         assert_eq!(row["coverage_estimated"].is_number(), known, "{more:?}: {row}");
     }
+}
+
+/// Sessions that a daemon holds.
+fn sessions(daemon: &Daemon) -> serde_json::Value {
+    let output = recollect(&["inspect", "--shard", &daemon.address, "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    summary["sessions"].clone()
+}
+
+/// A generation without an end that has written its first token.
+fn running(model: &Path, prompt: &Path, shards: &str) -> (Child, BufReader<ChildStdout>) {
+    let (model, prompt) = (model.to_str().unwrap(), prompt.to_str().unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
+    command.args(["generate", "--model", model, "--raw", "--prompt-file", prompt, "--json"]);
+    command.args(["--max-new", "50000", "--shards", shards]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains("token"), "{line}");
+    (child, out)
+}
+
+#[test]
+fn a_generation_that_is_stopped_or_fails_leaves_no_session_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, prompt) = tiny(folder.path());
+    let daemon = Daemon::start();
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let (mut child, _out) = running(&model, &prompt, &daemon.address);
+        assert_eq!(sessions(&daemon), 1);
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}");
+        assert_eq!(sessions(&daemon), 0, "{signal}");
+    }
+    let other = Daemon::start();
+    let shards = format!("{},{}", daemon.address, other.address);
+    let (mut child, _out) = running(&model, &prompt, &shards);
+    assert_eq!(sessions(&daemon), 1);
+    drop(other);
+    assert_eq!(child.wait().unwrap().code(), Some(69));
+    assert_eq!(sessions(&daemon), 0);
 }
 
 /// Exit code and the single line on stderr.

@@ -35,7 +35,10 @@ use std::path::Path;
 const MAGIC: [u8; 8] = *b"RCLIDX\r\n";
 const VERSION: u32 = 1;
 const KIND: &str = "an index file of Recollect";
-const HEADER: usize = 120;
+/// Bytes of the header.
+pub const HEADER: usize = 120;
+/// Where the checksum of what follows the header is.
+pub const SUM: usize = 92;
 
 /// Whose index a file holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,7 +83,7 @@ impl Owner {
     }
 
     /// Reads the header and checks the whole file against it.
-    fn read(bytes: &[u8]) -> Result<Self, FileError> {
+    pub fn read(bytes: &[u8]) -> Result<Self, FileError> {
         let mut r = Reader(bytes);
         preamble(&mut r, (&MAGIC, KIND), VERSION)?;
         let found = bytes.len() as u64;

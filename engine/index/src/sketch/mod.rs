@@ -238,7 +238,9 @@ fn published(
     let held = (params.bytes as f64 * params.exact_share) as usize / row;
     let buckets = params.bytes.saturating_sub(held * row) / (ROWS * row);
     if held <= SLACK || buckets == 0 {
-        let least = (SLACK + 2 + ROWS) * row;
+        let each = |rows: usize, share: f64| (rows * row) as f64 / share.max(1e-9);
+        let least =
+            each(SLACK + 1, params.exact_share).max(each(ROWS, 1.0 - params.exact_share)).ceil() as usize;
         return Err(SketchError::TooSmall { bytes: params.bytes, tokens: keys.len(), least });
     }
     let shape = Shape { recent: 0, slack: SLACK, candidates: held - SLACK - 1, rows: ROWS, buckets };

@@ -71,7 +71,8 @@ pub fn run(args: &TiersArgs) -> Result<()> {
         if !args.json {
             print::line(format_args!("{}", tier_rows::heading(path, capture.indexed().len())))?;
         }
-        for row in pool.install(|| measure(args, path, capture))? {
+        let measured = pool.install(|| measure(args, path, capture));
+        for row in measured.with_context(|| format!("--capture {}", path.display()))? {
             if args.json {
                 print::json(&row)?;
             } else {
@@ -196,12 +197,15 @@ impl Head<'_> {
         let mut tiers = Vec::new();
         for (&variant, outcome) in variants.iter().zip(outcomes.iter_mut()) {
             let start = Instant::now();
-            let tier = Tier::build(&span, variant, &stationary, args.seed)?;
+            let build = |watched: &Watched| {
+                let built = Tier::build(&span, variant, watched, args.seed);
+                built.map_err(|error| usage(format!("{}: {error}", variant.name())))
+            };
+            let tier = build(&stationary)?;
             outcome.built += start.elapsed();
             let (attention, places) = tier.bytes(&span);
             outcome.bytes = (outcome.bytes.0 + attention, outcome.bytes.1 + places);
-            let other =
-                variant.learns().then(|| Tier::build(&span, variant, &shifted, args.seed)).transpose()?;
+            let other = variant.learns().then(|| build(&shifted)).transpose()?;
             tiers.push((tier, other));
         }
         let reference =

@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use wire::v1;
 
 use crate::cli::service::shard_address;
-use crate::cli::{inspect_file, print};
+use crate::cli::{inspect_file, print, usage};
 use crate::inventory::{Inventory, Verdict, kind_name};
 
 /// From this many spans of a session on, alike heads of a layer share a line of the table.
@@ -35,6 +35,20 @@ pub struct InspectArgs {
 }
 
 pub(super) type SessionId = [u8; wire::ID_BYTES];
+
+/// What a shard's refusal means for who named a session, or asked a running shard for something: the shard is there, so that it
+/// is not "unavailable", which would be worth another try.
+pub(super) fn refused(session: Option<&SessionId>, error: client::Error) -> anyhow::Error {
+    match (session, &error) {
+        (Some(id), client::Error::SessionLost { shard, reason }) => {
+            usage(format!("--session {}: not on shard {shard}: {reason}", wire::convert::hex(id)))
+        }
+        (_, client::Error::Refused { code: tonic::Code::FailedPrecondition, .. }) => {
+            anyhow::Error::msg(error.to_string())
+        }
+        _ => error.into(),
+    }
+}
 
 pub(super) fn parse_session(text: &str) -> Result<SessionId, String> {
     let digits = 2 * wire::ID_BYTES;
@@ -138,7 +152,8 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answers = runtime.block_on(async {
         let cluster = Cluster::connect(&[shard]).await?;
-        cluster.inspect(args.session.as_ref().map(|id| &id[..])).await
+        let answers = cluster.inspect(args.session.as_ref().map(|id| &id[..])).await;
+        answers.map_err(|error| refused(args.session.as_ref(), error))
     })?;
     for answer in &answers {
         match args.json {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::model::ModelError;
@@ -69,7 +69,8 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 
 /// Runs one command line; the exit code is 0 done, 1 failed, 64 bad usage or configuration, 69 unavailable.
 pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
-    let cli = match Cli::try_parse_from(arguments) {
+    let parsed = with_negative_numbers(Cli::command()).try_get_matches_from(arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             eprintln!("error: a command is needed (see --help)");
@@ -85,7 +86,13 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
             return 0;
         }
     };
-    let filter = EnvFilter::try_from_env("RECOLLECT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match log_filter() {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return 64;
+        }
+    };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     if let Err(error) = kernels::Kernels::from_env() {
         eprintln!("error: RECOLLECT_KERNELS: {error}");
@@ -106,11 +113,31 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
     };
     match done {
         Ok(()) => 0,
+        // Whoever read this has gone, as `head` does; a shell's code for it.
+        Err(error) if is_broken_pipe(&error) => 141,
         Err(error) => {
             eprintln!("error: {}", said(&error));
             exit_code(&error)
         }
     }
+}
+
+/// A value that begins with a minus is a value, so that its refusal names the flag and the limit.
+fn with_negative_numbers(command: Command) -> Command {
+    command.allow_negative_numbers(true).mut_subcommands(with_negative_numbers)
+}
+
+/// What the log says; RECOLLECT_LOG, else `info`.
+fn log_filter() -> Result<EnvFilter, String> {
+    match std::env::var("RECOLLECT_LOG") {
+        Err(_) => Ok(EnvFilter::new("info")),
+        Ok(text) => EnvFilter::try_new(&text).map_err(|e| format!("RECOLLECT_LOG {text:?}: {e}")),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let is = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(is))
 }
 
 /// The chain of causes on one line; a cause that the message before it has quoted is not said again.
@@ -161,8 +188,6 @@ fn one_line(message: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use clap::CommandFactory;
-
     use super::*;
     use crate::model::{Loaded, Precision, RopeScaling};
 
@@ -174,6 +199,12 @@ mod tests {
     #[test]
     fn bad_usage_is_one_line_and_64() {
         assert_eq!(main(["recollect", "capture", "--layers", "x"]), 64);
+        let parse =
+            |arguments: &[&str]| with_negative_numbers(Cli::command()).try_get_matches_from(arguments);
+        let error =
+            parse(&["recollect", "bench", "appends", "--capture", "x", "--appended", "-5"]).unwrap_err();
+        let line = one_line(&error.to_string());
+        assert!(line.contains("'-5' for '--appended") && !line.contains('\n'), "{line}");
         assert_eq!(main(["recollect", "no-such-verb"]), 64);
         assert_eq!(main(["recollect"]), 64);
         assert_eq!(main(["recollect", "bench"]), 64);

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use attention::Description;
 use clap::{Args, ValueEnum};
-use client::{Cluster, Session, Shard};
+use client::{Cluster, OpenSessions, Session, Shard};
 use kvstore::NodeConfig;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 use wire::v1;
 
 use crate::baseline::FullCache;
@@ -135,6 +136,29 @@ impl Service {
     }
 }
 
+impl Drop for Service {
+    /// What was not closed, for an error say, is ended before the process is: tasks do not outlive the runtime.
+    fn drop(&mut self) {
+        self.runtime.block_on(self.cluster.open_sessions().end());
+    }
+}
+
+/// Has SIGINT and SIGTERM end the sessions, so that shards do not hold them until their leases run out, and then the process,
+/// with the exit code of a shell (128 and the signal's number).
+fn end_at_signal(sessions: OpenSessions) -> std::io::Result<()> {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let mut stop = signal(kind)?;
+        let sessions = sessions.clone();
+        tokio::spawn(async move {
+            if stop.recv().await.is_some() {
+                sessions.end().await;
+                std::process::exit(128 + kind.as_raw_value());
+            }
+        });
+    }
+    Ok(())
+}
+
 impl ServiceArgs {
     /// Sizes the process-wide compute pool. Call once, first.
     pub fn set_threads(&self) -> anyhow::Result<()> {
@@ -164,6 +188,7 @@ impl ServiceArgs {
         } else {
             (runtime.block_on(Cluster::connect(&self.shards))?, self.shards.clone())
         };
+        runtime.block_on(async { end_at_signal(cluster.open_sessions().clone()) })?;
         Ok(Service { runtime, cluster, names })
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::runtime::Builder;
 use wire::v1;
 
-use crate::cli::inspect::{SessionId, mib, parse_session};
+use crate::cli::inspect::{SessionId, mib, parse_session, refused};
 use crate::cli::print;
 use crate::cli::service::shard_address;
 
@@ -114,13 +114,13 @@ async fn apply(
     for session in sessions {
         let id = session.as_ref().map_or(&[][..], |id| &id[..]);
         let bytes = match verb {
-            Verb::Evict => cluster.evict(Some(id), v1::Tier::Spilled).await?,
-            Verb::Archive => cluster.evict(Some(id), v1::Tier::Archived).await?,
-            Verb::Promote => cluster.promote(id).await?,
-            Verb::Pin => cluster.pin(id).await?,
-            Verb::Unpin => cluster.unpin(id).await.map(|()| 0)?,
+            Verb::Evict => cluster.evict(Some(id), v1::Tier::Spilled).await,
+            Verb::Archive => cluster.evict(Some(id), v1::Tier::Archived).await,
+            Verb::Promote => cluster.promote(id).await,
+            Verb::Pin => cluster.pin(id).await,
+            Verb::Unpin => cluster.unpin(id).await.map(|()| 0),
         };
-        done.push((session, bytes));
+        done.push((session, bytes.map_err(|error| refused(session.as_ref(), error))?));
     }
     Ok(done)
 }
