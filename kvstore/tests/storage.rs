@@ -262,7 +262,7 @@ async fn a_killed_server_brings_spilled_sessions_back_in_the_same_budget() {
             kv_head_count: 1,
             end: tokens,
             budget: Some(wire::convert::Budget::TopK(50).write()),
-            attention: Some(v1::AttentionDesc { scale: 0.01, ..Default::default() }),
+            attention: Some(v1::AttentionDesc { scale: 1.0, ..Default::default() }),
             q: Some(tensor::from_f32(&[2, DIM], &[0.25; 2 * DIM])),
             ..Default::default()
         }],

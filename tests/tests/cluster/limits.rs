@@ -122,7 +122,7 @@ async fn malformed_rows_cost_their_neighbours_nothing() {
         kv_head_count: 3,
         end: 100,
         budget: Some(Budget::All.write()),
-        attention: Some(v1::AttentionDesc { scale: 0.1, ..Default::default() }),
+        attention: Some(v1::AttentionDesc { scale: replay.spec().fingerprint.scale, ..Default::default() }),
         q: Some(wire::tensor::from_f32(&[9, 32], &[0.5; 288])),
         ..Default::default()
     };
