@@ -22,6 +22,16 @@ fn what_is_printed_reads_back() {
 }
 
 #[test]
+fn the_page_of_settings_tells_every_one_with_its_default() {
+    let page = include_str!("../../../docs/SETTINGS.md");
+    let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let plain = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let told: Vec<&str> = block.lines().filter(plain).collect();
+    let printed = Config::default().print();
+    assert_eq!(told, printed.lines().filter(plain).collect::<Vec<_>>());
+}
+
+#[test]
 fn flags_beat_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[memory]\nbudget = \"1GiB\"\n[attend]\nthreads = 3\n").unwrap();
