@@ -1,7 +1,7 @@
 //! `recollectd`: one shard server. Its life: flags, configuration, log, ports, node, serve, drain, end.
 
-use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use kvstore::config::{Config, Flags};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use kvstore::config::{Config, Flags, with_negative_numbers};
 use kvstore::error::Fatal;
 use kvstore::serve::{Ports, stop_signal};
 use kvstore::{Node, telemetry};
@@ -92,9 +92,4 @@ fn parse() -> Result<Option<Cli>, Fatal> {
             Err(Fatal::Usage(format!("{line} (see recollectd --help)")))
         }
     }
-}
-
-/// A value that begins with a minus is a value, so that its refusal names the flag and the limit.
-fn with_negative_numbers(command: Command) -> Command {
-    command.allow_negative_numbers(true).mut_subcommands(with_negative_numbers)
 }

@@ -114,26 +114,8 @@ async fn spans_go_to_s3_outlive_a_kill_and_come_back() {
     let s3 = S3::start();
     let folder = tempfile::tempdir().unwrap();
     let server = start(&s3, folder.path());
-    let open = v1::OpenRequest {
-        session: vec![7; 16],
-        fingerprint: Some(v1::Fingerprint {
-            model: "test".into(),
-            layers: 1,
-            q_heads: 1,
-            kv_heads: 1,
-            key_dim: DIM as u32,
-            value_dim: DIM as u32,
-            kv_dtype: v1::DType::F16 as i32,
-            scale: 1.0,
-            provenance: v1::Provenance::Exact as i32,
-            ..Default::default()
-        }),
-        owned: vec![v1::HeadRange { layer_begin: 0, layer_end: 1, kv_head_begin: 0, kv_head_end: 1 }],
-        protocol: wire::PROTOCOL,
-        index: v1::IndexKind::Flat as i32,
-        durable: true,
-        ..Default::default()
-    };
+    let open =
+        v1::OpenRequest { index: v1::IndexKind::Flat as i32, durable: true, ..common::open((1, 1), DIM) };
     let mut client = server.client().await;
     client.open(open.clone()).await.unwrap();
     let shape = [TOKENS as usize, 1, DIM];

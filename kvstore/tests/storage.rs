@@ -16,25 +16,7 @@ const LAYERS: u32 = 2;
 const DIM: usize = 64;
 
 fn open(durable: bool) -> v1::OpenRequest {
-    v1::OpenRequest {
-        session: vec![7; 16],
-        fingerprint: Some(v1::Fingerprint {
-            model: "test".into(),
-            layers: LAYERS,
-            q_heads: 2,
-            kv_heads: 1,
-            key_dim: DIM as u32,
-            value_dim: DIM as u32,
-            kv_dtype: v1::DType::F16 as i32,
-            scale: 1.0,
-            provenance: v1::Provenance::Exact as i32,
-            ..Default::default()
-        }),
-        owned: vec![v1::HeadRange { layer_begin: 0, layer_end: LAYERS, kv_head_begin: 0, kv_head_end: 1 }],
-        protocol: wire::PROTOCOL,
-        durable,
-        ..Default::default()
-    }
+    v1::OpenRequest { durable, ..common::open((LAYERS, 2), DIM) }
 }
 
 fn rows(layer: u32, range: std::ops::Range<u64>, value: bool) -> Vec<f16> {

@@ -9,7 +9,7 @@ pub use wire::Address;
 use crate::telemetry::LogFormat;
 use crate::{ArchiveSettings, NodeConfig};
 use attention::EXTENT_TOKENS;
-use clap::Args;
+use clap::{Args, Command};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -394,6 +394,11 @@ impl Config {
             archive: self.archive.settings(),
         }
     }
+}
+
+/// A value that begins with a minus is a value, so that its refusal names the flag and the limit.
+pub fn with_negative_numbers(command: Command) -> Command {
+    command.allow_negative_numbers(true).mut_subcommands(with_negative_numbers)
 }
 
 /// Reads a memory budget as `recollectd serve --memory` does: a size, in bytes, within the same limits.

@@ -42,18 +42,9 @@ impl SealedRows {
     pub fn revived<E>(
         &self,
         purse: &Arc<Purse>,
-        mut open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
+        open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
     ) -> Result<Self, E> {
-        let mut first = 0;
-        let extents = self.extents().iter().map(|extent| {
-            let at = first;
-            first += extent.tokens(self.dims().0);
-            match extent.archived_bytes() {
-                0 => Ok(extent.clone()),
-                bytes => Ok(Arc::new(Extent::mapped(open(extent, at)?, purse.count_spilled(bytes)))),
-            }
-        });
-        Ok(self.with_extents(extents.collect::<Result<_, E>>()?))
+        self.mapped(purse, open, |e| Some(e.archived_bytes()).filter(|&bytes| bytes > 0))
     }
 
     /// Whether every extent has a file.
@@ -65,16 +56,26 @@ impl SealedRows {
     pub fn spilled<E>(
         &self,
         purse: &Arc<Purse>,
+        open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
+    ) -> Result<Self, E> {
+        self.mapped(purse, open, |e| (!e.is_mapped()).then(|| e.bytes()))
+    }
+
+    /// The same rows, those extents in maps for which `wanted` tells their bytes.
+    fn mapped<E>(
+        &self,
+        purse: &Arc<Purse>,
         mut open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
+        wanted: impl Fn(&Extent) -> Option<u64>,
     ) -> Result<Self, E> {
         let mut first = 0;
         let extents = self.extents().iter().map(|extent| {
             let at = first;
             first += extent.tokens(self.dims().0);
-            if extent.is_mapped() {
-                return Ok(extent.clone());
+            match wanted(extent) {
+                None => Ok(extent.clone()),
+                Some(bytes) => Ok(Arc::new(Extent::mapped(open(extent, at)?, purse.count_spilled(bytes)))),
             }
-            Ok(Arc::new(Extent::mapped(open(extent, at)?, purse.count_spilled(extent.bytes()))))
         });
         Ok(self.with_extents(extents.collect::<Result<_, E>>()?))
     }

@@ -29,6 +29,7 @@
 
 use crate::store::bytes::{Reader, Writer};
 use crate::store::error::FileError;
+use crate::store::header::preamble;
 use crate::store::map;
 use attention::EXTENT_TOKENS;
 use half::f16;
@@ -213,24 +214,6 @@ impl Extent {
             true => Ok((extent, layout)),
             false => Err(FileError::Length { found, want: places[2] }),
         }
-    }
-}
-
-/// Magic and version, which every format of every kind of file begins with.
-pub fn preamble(r: &mut Reader<'_>, magic: (&[u8; 8], &'static str), known: u32) -> Result<(), FileError> {
-    if r.0.is_empty() {
-        return Err(FileError::Empty);
-    }
-    if !r.0.starts_with(magic.0) {
-        return Err(FileError::Foreign(magic.1));
-    }
-    let found = r.0.len() as u64;
-    r.bytes(magic.0.len());
-    match r.u32() {
-        None => Err(FileError::Length { found, want: 12 }),
-        Some(version) if version > known => Err(FileError::Version { found: version, known }),
-        Some(0) => Err(FileError::field("format version", 0, "at least 1")),
-        Some(_) => Ok(()),
     }
 }
 

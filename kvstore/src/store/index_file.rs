@@ -22,9 +22,9 @@
 //!
 //! It can be built again from extents and queries, so nothing depends on it: one that is damaged is put away.
 
-use crate::store::bytes::{Reader, Writer};
+use crate::store::bytes::Writer;
 use crate::store::error::FileError;
-use crate::store::extent_file::preamble;
+use crate::store::header::checked;
 use crate::store::map;
 use index::{Shape, SpanIndex};
 use memmap2::Mmap;
@@ -84,14 +84,9 @@ impl Owner {
 
     /// Reads the header and checks the whole file against it.
     pub fn read(bytes: &[u8]) -> Result<Self, FileError> {
-        let mut r = Reader(bytes);
-        preamble(&mut r, (&MAGIC, KIND), VERSION)?;
+        let (mut r, body) = checked(bytes, (&MAGIC, KIND), VERSION, HEADER)?;
         let found = bytes.len() as u64;
         let short = || FileError::Length { found, want: HEADER as u64 };
-        let (header, body) = bytes.split_at_checked(HEADER).ok_or_else(short)?;
-        if header[HEADER - 4..] != crc32fast::hash(&header[..HEADER - 4]).to_le_bytes() {
-            return Err(FileError::Header);
-        }
         let mut fields = || {
             let length = r.u32()?;
             let (fingerprint, id) = (r.array()?, r.u64()?);

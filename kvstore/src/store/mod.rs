@@ -9,7 +9,7 @@
 //! * `log`: what a durable session was given since its last span
 //! * `inspect`: an extent file for operators
 //! * `publish`: files that appear whole or not at all; `map`: read-only maps, a place with `unsafe`
-//! * `bytes`: little-endian fields; `error`: what can be wrong with a file; `fail`: places where tests pull the plug
+//! * `header`: what files begin with; `bytes`: little-endian fields; `error`: what can be wrong with a file; `fail`: places where tests pull the plug
 
 pub mod archived;
 pub mod bytes;
@@ -17,6 +17,7 @@ pub mod directory;
 pub mod error;
 pub mod extent_file;
 pub mod fail;
+pub mod header;
 pub mod index_file;
 pub mod inspect;
 pub mod keeper;

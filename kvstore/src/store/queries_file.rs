@@ -19,7 +19,7 @@
 use crate::session::samples::Stored;
 use crate::store::bytes::{Reader, Writer};
 use crate::store::error::FileError;
-use crate::store::extent_file::preamble;
+use crate::store::header::checked;
 
 /// First bytes of the file.
 const MAGIC: [u8; 8] = *b"RCLQRY\r\n";
@@ -55,14 +55,9 @@ pub fn encode(owner: &Owner, queries: &Stored) -> Vec<u8> {
 
 /// Reads and checks a whole file.
 pub fn decode(bytes: &[u8]) -> Result<(Owner, Stored), FileError> {
-    let mut r = Reader(bytes);
-    preamble(&mut r, (&MAGIC, KIND), VERSION)?;
+    let (mut r, body) = checked(bytes, (&MAGIC, KIND), VERSION, HEADER)?;
     let found = bytes.len() as u64;
     let short = || FileError::Length { found, want: HEADER as u64 };
-    let (header, body) = bytes.split_at_checked(HEADER).ok_or_else(short)?;
-    if header[HEADER - 4..] != crc32fast::hash(&header[..HEADER - 4]).to_le_bytes() {
-        return Err(FileError::Header);
-    }
     let mut fields = || {
         let length = r.u32()?;
         let owner = Owner { fingerprint: r.array()?, id: r.u64()?, layer: r.u32()?, kv_head: r.u32()? };

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use wire::v1;
 use wire::v1::kv_client::KvClient;
 
 pub fn recollectd(args: &[&str]) -> Command {
@@ -25,6 +26,28 @@ pub fn assert_refused(output: &Output, code: i32, words: &str) {
     assert!(err.starts_with("error: ") && err.contains(words), "{words}: {err}");
     assert_eq!(err.trim_end().lines().count(), 1, "{err}");
     assert!(output.stdout.is_empty());
+}
+
+/// Opens session 7 with so many layers, and query heads on one KV head.
+pub fn open((layers, q_heads): (u32, u32), dim: usize) -> v1::OpenRequest {
+    v1::OpenRequest {
+        session: vec![7; 16],
+        fingerprint: Some(v1::Fingerprint {
+            model: "test".into(),
+            layers,
+            q_heads,
+            kv_heads: 1,
+            key_dim: dim as u32,
+            value_dim: dim as u32,
+            kv_dtype: v1::DType::F16 as i32,
+            scale: 1.0,
+            provenance: v1::Provenance::Exact as i32,
+            ..Default::default()
+        }),
+        owned: vec![v1::HeadRange { layer_begin: 0, layer_end: layers, kv_head_begin: 0, kv_head_end: 1 }],
+        protocol: wire::PROTOCOL,
+        ..Default::default()
+    }
 }
 
 /// A running server, killed when dropped.

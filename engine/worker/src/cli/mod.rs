@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use kvstore::config::with_negative_numbers;
 use tracing_subscriber::EnvFilter;
 
 use crate::model::ModelError;
@@ -120,11 +121,6 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
             exit_code(&error)
         }
     }
-}
-
-/// A value that begins with a minus is a value, so that its refusal names the flag and the limit.
-fn with_negative_numbers(command: Command) -> Command {
-    command.allow_negative_numbers(true).mut_subcommands(with_negative_numbers)
 }
 
 /// What the log says; RECOLLECT_LOG, else `info`.

@@ -22,7 +22,7 @@
 use crate::session::geometry::Geometry;
 use crate::store::bytes::{Reader, Writer};
 use crate::store::error::FileError;
-use crate::store::extent_file::preamble;
+use crate::store::header::preamble;
 use half::f16;
 
 /// First bytes of a segment.
