@@ -17,6 +17,7 @@ pub mod allocator;
 mod archive;
 mod builder;
 mod catalogue;
+mod compactor;
 pub mod config;
 pub mod decoders;
 pub mod error;

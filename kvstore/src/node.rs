@@ -206,6 +206,7 @@ impl Node {
             sessions: self.sessions().len() as u64,
             kv_bytes: usage.kv,
             index_bytes: usage.index,
+            compact_bytes: usage.compact,
             scratch_bytes: usage.scratch,
             catalogue_bytes: usage.catalogue,
             spilled_bytes: usage.spilled,
