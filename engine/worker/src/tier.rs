@@ -161,7 +161,9 @@ impl Tier {
                 let of_held = Rows::contiguous(held_values, values.dim());
                 attend_range(k, d, q, &held, &of_held, 0..ids.len(), &mut scratch.exact, &mut out);
             }
-            Tier::Sketched(sketch) => sketch.attend(k, d, q, &mut scratch.sketched, &mut out),
+            Tier::Sketched(sketch) => {
+                sketch.attend((k, d), q, 0..keys.len(), &mut scratch.sketched, &mut out);
+            }
         }
         out
     }

@@ -23,6 +23,7 @@ mod watch;
 mod watched;
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use attention::{Description, Partial, Rows};
@@ -174,19 +175,20 @@ impl Sketch {
         }
     }
 
-    /// Attention of all query heads, `q` [g, key_dim], over every token, merged into `out` [g].
+    /// Attention of all query heads, `q` [g, key_dim], over the tokens of `range`, merged into `out` [g]: `l_est`, and
+    /// `l_exact` of tokens held as they came. Panics when the range is not held.
     pub fn attend(
         &self,
-        k: &Kernels,
-        d: &Description,
+        kernels: (&Kernels, &Description),
         q: &[f32],
+        range: Range<usize>,
         scratch: &mut SketchScratch,
         out: &mut [Partial],
     ) {
         match self {
-            Sketch::Coded(coded) => coded.attend(k, d, q, &mut scratch.coded, out),
-            Sketch::Means(means) => means.attend(k, d, q, out),
-            Sketch::Published(reviver) => reviver.attend(k, d, q, out),
+            Sketch::Coded(coded) => coded.attend(kernels, q, range, &mut scratch.coded, out),
+            Sketch::Means(means) => means.attend(kernels, q, range, out),
+            Sketch::Published(reviver) => reviver.attend(kernels, q, range, out),
         }
     }
 

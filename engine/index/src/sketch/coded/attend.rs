@@ -3,6 +3,8 @@
 //! Queries are turned into channels once. Then a logit is that of the bucket's mean plus a product over channels, and an
 //! output the means and exact rows by their weights, plus one sum over channels that is turned back at the end.
 
+use std::ops::Range;
+
 use attention::{Description, Partial};
 use kernels::Kernels;
 
@@ -16,7 +18,8 @@ const NEGLIGIBLE: f64 = 1e-3;
 /// Memory that attention works in.
 #[derive(Clone, Debug, Default)]
 pub struct CodedScratch {
-    /// Logits, then weights, in the order of storage: bucket by bucket, class by class. [g, tokens]
+    /// Logits, then weights, of the tokens of the buckets in question, in the order of storage: bucket by bucket, class by
+    /// class. [g, tokens]
     z: Vec<f32>,
     /// Queries times means, then the masses of coded members: [g, buckets].
     buckets: Vec<f32>,
@@ -36,28 +39,40 @@ struct Block {
     members: Vec<f32>,
 }
 
+/// Whole buckets that a range lies in, and their tokens.
+struct Part {
+    buckets: Range<usize>,
+    tokens: Range<usize>,
+}
+
 /// The channels that have bits.
 fn used(steps: &[Step]) -> impl Iterator<Item = (usize, &Step)> + Clone {
     steps.iter().enumerate().filter(|(_, step)| step.bits > 0)
 }
 
 impl Coded {
-    /// Attention of all query heads, `q` [g, key_dim], over every token, merged into `out` [g].
+    /// Attention of all query heads, `q` [g, key_dim], over the tokens of `range`, merged into `out` [g]: `l_est`, and
+    /// `l_exact` of tokens held as they came. Panics when the range is not held.
     pub fn attend(
         &self,
-        k: &Kernels,
-        d: &Description,
+        (k, d): (&Kernels, &Description),
         q: &[f32],
+        range: Range<usize>,
         scratch: &mut CodedScratch,
         out: &mut [Partial],
     ) {
-        let g = out.len();
-        self.score(k, q, g, scratch);
+        assert!(range.end <= self.tokens, "tokens {range:?} of {}", self.tokens);
+        if range.is_empty() || out.is_empty() {
+            return;
+        }
+        let part = self.part(range.start / BUCKET..range.end.div_ceil(BUCKET));
+        self.score(k, q, &part, scratch);
         d.logits(&mut scratch.z);
-        let tops: Vec<f32> = scratch.z.chunks_exact(self.tokens).map(|z| k.max(z)).collect();
-        let (exact, estimated) = self.weigh(k, &tops, scratch);
+        self.hide(&range, &part, &mut scratch.z);
+        let tops: Vec<f32> = scratch.z.chunks_exact(part.tokens.len()).map(|z| k.max(z)).collect();
+        let (exact, estimated) = self.weigh(k, &tops, &part, scratch);
         let masses: Vec<f64> = exact.iter().zip(&estimated).map(|(a, b)| a + b).collect();
-        let acc = self.sum(k, &masses, scratch);
+        let acc = self.sum(k, &masses, &part, scratch);
         for (h, (out, acc)) in out.iter_mut().zip(acc.chunks_exact(self.value_dim)).enumerate() {
             out.merge(&Partial {
                 m: tops[h],
@@ -72,35 +87,62 @@ impl Coded {
     /// Products of all query heads with the keys as they are read back, by token: [g, tokens].
     pub fn products(&self, k: &Kernels, q: &[f32], scratch: &mut CodedScratch) -> Vec<f32> {
         let g = q.len() / self.key_dim;
-        self.score(k, q, g, scratch);
+        let all = self.part(0..self.buckets.len());
+        self.score(k, q, &all, scratch);
         let mut products = vec![0.0; g * self.tokens];
-        for b in 0..self.buckets.len() {
-            let begin = b * BUCKET;
-            let mut next = [begin; CLASSES];
-            for class in 1..CLASSES {
-                next[class] = next[class - 1] + usize::from(self.buckets[b].members[class - 1]);
-            }
-            for token in begin..(begin + BUCKET).min(self.tokens) {
-                let place = &mut next[usize::from(self.class(token))];
-                (0..g).for_each(|h| products[h * self.tokens + token] = scratch.z[h * self.tokens + *place]);
-                *place += 1;
+        for b in all.buckets {
+            for (token, place) in self.places(b) {
+                (0..g).for_each(|h| products[h * self.tokens + token] = scratch.z[h * self.tokens + place]);
             }
         }
         products
     }
 
-    /// Leaves the products with all keys in `scratch.z`.
-    fn score(&self, k: &Kernels, q: &[f32], g: usize, scratch: &mut CodedScratch) {
-        let (dk, n) = (self.key_dim, self.tokens);
-        assert!(q.len() == g * dk, "{} query elements for {g} heads of {dk}", q.len());
+    fn part(&self, buckets: Range<usize>) -> Part {
+        let tokens = buckets.start * BUCKET..(buckets.end * BUCKET).min(self.tokens);
+        Part { buckets, tokens }
+    }
+
+    /// The tokens of a bucket, and where each is in the order of storage.
+    fn places(&self, bucket: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let begin = bucket * BUCKET;
+        let mut next = [begin; CLASSES];
+        for class in 1..CLASSES {
+            next[class] = next[class - 1] + usize::from(self.buckets[bucket].members[class - 1]);
+        }
+        (begin..(begin + BUCKET).min(self.tokens)).map(move |token| {
+            let place = &mut next[usize::from(self.class(token))];
+            *place += 1;
+            (token, *place - 1)
+        })
+    }
+
+    /// Takes the logits of tokens outside of `range` away, which the first and the last bucket may have.
+    fn hide(&self, range: &Range<usize>, part: &Part, z: &mut [f32]) {
+        let (first, last) = (part.buckets.start, part.buckets.end - 1);
+        let cut = |b: usize| range.start > b * BUCKET || range.end < part.tokens.end.min((b + 1) * BUCKET);
+        for b in std::iter::once(first).chain((last > first).then_some(last)).filter(|&b| cut(b)) {
+            for (_, place) in self.places(b).filter(|(token, _)| !range.contains(token)) {
+                for z in z.chunks_exact_mut(part.tokens.len()) {
+                    z[place - part.tokens.start] = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// Leaves the products with all keys of the part in `scratch.z`.
+    fn score(&self, k: &Kernels, q: &[f32], part: &Part, scratch: &mut CodedScratch) {
+        let (dk, n) = (self.key_dim, part.tokens.len());
+        assert!(q.len().is_multiple_of(dk), "{} query elements for heads of {dk}", q.len());
+        let g = q.len() / dk;
         let CodedScratch { z, buckets, q: turned, block } = scratch;
         z.resize(g * n, 0.0);
-        buckets.resize(g * self.buckets.len(), 0.0);
-        k.dot_rows(q, dk, &self.key_means, buckets);
+        buckets.resize(g * part.buckets.len(), 0.0);
+        k.dot_rows(q, dk, &self.key_means[part.buckets.start * dk..part.buckets.end * dk], buckets);
         turned.resize(g * dk, 0.0);
         k.dot_rows(q, dk, &self.keys.backward, turned);
-        for b in 0..self.buckets.len() {
-            let mut at = b * BUCKET;
+        for (i, b) in part.buckets.clone().enumerate() {
+            let mut at = i * BUCKET;
             for run in self.runs(b) {
                 let steps = &self.steps[run.class][..dk];
                 let channels = self.unpack(run.keys, steps, run.members, &mut block.codes);
@@ -109,8 +151,8 @@ impl Coded {
                     block.factors.extend(used(steps).map(|(j, step)| q[j] * step.width));
                 }
                 block.members.clear();
-                for of_head in buckets.chunks_exact(self.buckets.len()) {
-                    block.members.resize(block.members.len() + run.members, of_head[b]);
+                for of_head in buckets.chunks_exact(part.buckets.len()) {
+                    block.members.resize(block.members.len() + run.members, of_head[i]);
                 }
                 if channels > 0 {
                     k.gemm_nn_add(&block.factors, &block.codes, channels, g, run.members, &mut block.members);
@@ -128,11 +170,17 @@ impl Coded {
 
     /// Turns logits into weights relative to `tops`, and leaves the masses of coded members in `scratch.buckets`; returns
     /// exact and estimated masses of all heads.
-    fn weigh(&self, k: &Kernels, tops: &[f32], scratch: &mut CodedScratch) -> (Vec<f64>, Vec<f64>) {
+    fn weigh(
+        &self,
+        k: &Kernels,
+        tops: &[f32],
+        part: &Part,
+        scratch: &mut CodedScratch,
+    ) -> (Vec<f64>, Vec<f64>) {
         let (mut exact, mut estimated) = (vec![0f64; tops.len()], vec![0f64; tops.len()]);
-        let heads = scratch.z.chunks_exact_mut(self.tokens);
-        for (h, (z, masses)) in heads.zip(scratch.buckets.chunks_exact_mut(self.buckets.len())).enumerate() {
-            for (b, (z, mass)) in z.chunks_mut(BUCKET).zip(masses).enumerate() {
+        let heads = scratch.z.chunks_exact_mut(part.tokens.len());
+        for (h, (z, masses)) in heads.zip(scratch.buckets.chunks_exact_mut(part.buckets.len())).enumerate() {
+            for ((b, z), mass) in part.buckets.clone().zip(z.chunks_mut(BUCKET)).zip(masses) {
                 let (coded, held) = z.split_at_mut(z.len() - self.exact(b).1);
                 *mass = k.exp_sum(coded, tops[h]);
                 estimated[h] += f64::from(*mass);
@@ -143,28 +191,28 @@ impl Coded {
     }
 
     /// Sums of values by weight: [g, value_dim].
-    fn sum(&self, k: &Kernels, masses: &[f64], scratch: &mut CodedScratch) -> Vec<f32> {
-        let (dv, g) = (self.value_dim, masses.len());
+    fn sum(&self, k: &Kernels, masses: &[f64], part: &Part, scratch: &mut CodedScratch) -> Vec<f32> {
+        let (dv, g, n) = (self.value_dim, masses.len(), part.tokens.len());
         let CodedScratch { z, buckets, block, .. } = scratch;
         let mut acc = vec![0f32; g * dv];
         let mut channels = vec![0f32; g * dv];
-        k.axpy_rows(buckets, dv, &self.value_means, &mut acc);
-        let least = NEGLIGIBLE / self.buckets.len() as f64;
-        for b in 0..self.buckets.len() {
-            let mut at = b * BUCKET;
+        k.axpy_rows(buckets, dv, &self.value_means[part.buckets.start * dv..part.buckets.end * dv], &mut acc);
+        let least = NEGLIGIBLE / part.buckets.len() as f64;
+        for (i, b) in part.buckets.clone().enumerate() {
+            let mut at = i * BUCKET;
             let heavy =
-                |(h, mass): (usize, &f64)| f64::from(buckets[h * self.buckets.len() + b]) > least * mass;
+                |(h, mass): (usize, &f64)| f64::from(buckets[h * part.buckets.len() + i]) > least * mass;
             let heavy = masses.iter().enumerate().any(heavy);
             for run in self.runs(b) {
                 if heavy {
-                    gather(z, self.tokens, at..at + run.members, &mut block.members);
+                    gather(z, n, at..at + run.members, &mut block.members);
                     self.add_channels(k, &run, block, &mut channels);
                 }
                 at += run.members;
             }
             let (from, members) = self.exact(b);
             if members > 0 {
-                gather(z, self.tokens, at..at + members, &mut block.members);
+                gather(z, n, at..at + members, &mut block.members);
                 let rows = &self.exact_values[from * dv..(from + members) * dv];
                 k.axpy_rows(&block.members, dv, rows, &mut acc);
             }
@@ -219,7 +267,7 @@ fn spread(from: &[f32], members: usize, (to, n): (&mut [f32], usize), at: usize)
 }
 
 /// The places `range` of [g, n], one head after the other.
-fn gather(from: &[f32], n: usize, range: std::ops::Range<usize>, to: &mut Vec<f32>) {
+fn gather(from: &[f32], n: usize, range: Range<usize>, to: &mut Vec<f32>) {
     to.clear();
     from.chunks_exact(n).for_each(|from| to.extend_from_slice(&from[range.clone()]));
 }
