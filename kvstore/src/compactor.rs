@@ -3,7 +3,7 @@
 
 use crate::recipe::Recipe;
 use crate::session::Session;
-use crate::session::compact::{Compacted, Form};
+use crate::session::compact::{Compacted, Failure, Form};
 use crate::session::span::{Core, Span};
 use crate::spill;
 use crate::telemetry::Metrics;
@@ -62,7 +62,13 @@ fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, Str
     if !span.can_spill() || !span.ready() || span.rows.archived() > 0 {
         return Err("its rows are not on disk yet".to_owned());
     }
-    let form = Compacted::build(work.form, (head, &span), recipe, patient).map_err(|e| e.to_string())?;
+    let built = Compacted::build(work.form, (head, &span), recipe, patient);
+    let form = built.map_err(|e| {
+        if matches!(e, Failure::Build(_)) {
+            span.set_shapeless();
+        }
+        e.to_string()
+    })?;
     let before = in_ram(&span);
     let dim = span.rows.dims().0;
     let rows = span.rows.spilled(&session.purse, |extent, first| {

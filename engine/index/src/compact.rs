@@ -62,7 +62,7 @@ impl Compact {
             Compact::Quantised(quantised) => {
                 quantised.attend((k, d), q, range, &mut scratch.quantised, out);
             }
-            Compact::Sketched(sketch) => sketch.attend(k, d, q, &mut scratch.sketched, out),
+            Compact::Sketched(sketch) => sketch.attend((k, d), q, range, &mut scratch.sketched, out),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use attention::{Description, Partial, Rows, Scratch, attend_range};
 use half::f16;
+use index::sketch::{WatchedRow, watch};
 use index::{Ask, Budget, SpanView, attend_spans};
 use kernels::Kernels;
 use rayon::prelude::*;

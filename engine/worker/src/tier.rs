@@ -1,6 +1,5 @@
 //! What a span can be held in: as it came, without its least attended tokens, quantised, sketched.
 
-use std::ops::Range;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
@@ -9,7 +8,6 @@ use attention::{Description, Partial, Rows, Scratch, attend_range};
 use half::f16;
 use index::sketch::{Sketch, SketchKind, SketchParams, SketchScratch, Watched};
 use kernels::Kernels;
-use rayon::prelude::*;
 
 /// Which tier or variant.
 #[derive(Clone, Copy, Debug, PartialEq)]

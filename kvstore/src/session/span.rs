@@ -65,6 +65,8 @@ pub struct Core {
     history: Mutex<History>,
     /// Its files could not be read back, so that its rows must stay in RAM.
     unreadable: AtomicBool,
+    /// Its rows cannot be brought into a compact form.
+    shapeless: AtomicBool,
     /// It waits for an index whose build is queued when its rows are at hand.
     unqueued: AtomicBool,
 }
@@ -80,6 +82,7 @@ impl Core {
             index_file: Mutex::default(),
             history: Mutex::default(),
             unreadable: AtomicBool::new(false),
+            shapeless: AtomicBool::new(false),
             unqueued: AtomicBool::new(false),
         }
     }
@@ -270,6 +273,16 @@ impl Span {
     /// Takes on the build of an index that waited for the rows. True once.
     pub fn take_unqueued(&self) -> bool {
         self.core.unqueued.swap(false, Ordering::AcqRel)
+    }
+
+    /// Notes that its rows cannot be brought into a compact form.
+    pub fn set_shapeless(&self) {
+        self.core.shapeless.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a policy may try to bring them into one.
+    pub fn may_be_compacted(&self) -> bool {
+        !self.core.shapeless.load(Ordering::Relaxed)
     }
 
     /// Whether its rows can be read back from files.

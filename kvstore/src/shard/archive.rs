@@ -35,21 +35,23 @@ impl Node {
             session.pending.settled(Instant::now().checked_add(PATIENCE)).await;
         }
         let (node, store) = (self.clone(), store.clone());
-        on_disk(move || {
-            store.archive()?;
-            let mut moved = Moved::default();
-            for session in &sessions {
-                node.persist_all(&store, session)?;
-                let ready = |span: &Span| span.can_spill() && span.ready() && span.rows.archived() == 0;
-                for done in each(places(session, ready), |place| node.archive_one(&store, place)) {
-                    let done = done?;
-                    moved.archived += done.archived;
-                    moved.freed += done.freed;
-                }
+        on_disk(move || node.archive_now(&store, &sessions)).await?
+    }
+
+    /// The same without waiting for background work; blocks.
+    pub(crate) fn archive_now(&self, store: &Store, sessions: &[Arc<Session>]) -> Result<Moved, Status> {
+        store.archive()?;
+        let mut moved = Moved::default();
+        for session in sessions {
+            self.persist_all(store, session)?;
+            let ready = |span: &Span| span.can_spill() && span.ready() && span.rows.archived() == 0;
+            for done in each(places(session, ready), |place| self.archive_one(store, place)) {
+                let done = done?;
+                moved.archived += done.archived;
+                moved.freed += done.freed;
             }
-            Ok(moved)
-        })
-        .await?
+        }
+        Ok(moved)
     }
 
     fn archive_one(&self, store: &Store, Place { session, at, span }: Place) -> Result<Moved, Status> {

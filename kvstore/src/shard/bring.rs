@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::store::archived::MoveError;
 use crate::store::error::FileError;
 use crate::store::index_file::IndexFile;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -153,7 +154,12 @@ impl Node {
                 Ok(None)
             }
             Err(Unusable::Damaged(why)) => {
-                store.directory.put_away(&path, &why);
+                match &why {
+                    FileError::Io(e) if e.kind() == io::ErrorKind::NotFound => {
+                        tracing::warn!(layer, kv_head, "a stored index is gone; it is built again");
+                    }
+                    why => store.directory.put_away(&path, why),
+                }
                 span.set_index_file(None);
                 Ok(None)
             }

@@ -6,8 +6,9 @@
 //! again, and what is pinned.
 //!
 //! * this file: room is made, spans are spilled and promoted
-//! * `policy`: which span goes first, and which comes back
+//! * `policy`: which span goes first, and which comes back; `cool`: what becomes of spans that nobody asks for
 
+pub mod cool;
 pub mod policy;
 
 use crate::admission::{Reclaim, Short};
@@ -240,15 +241,19 @@ fn to_bring(store: &Store, span: &Span) -> u64 {
     span.rows.tiers().1 + index
 }
 
-/// Looks once a second for what should come back, until the node is gone.
+/// Looks once a second for what should come back, and for what has grown cold, until the node is gone.
 pub fn start(node: Weak<Node>) -> std::io::Result<()> {
     std::thread::Builder::new().name("promoter".into()).spawn(move || {
         loop {
             std::thread::sleep(LOOK);
             match node.upgrade() {
-                Some(node) => node.bring_back(now()),
+                Some(node) => {
+                    let now = now();
+                    node.bring_back(now);
+                    node.cool_down(now);
+                }
                 None => return,
-            };
+            }
         }
     })?;
     Ok(())

@@ -87,6 +87,11 @@ impl History {
         twice || last.saturating_sub(self.first.max(self.left)) >= SUSTAINED
     }
 
+    /// How long nobody has referred to it; since the start where nobody has.
+    pub fn idle(&self, now: u64) -> u64 {
+        now.saturating_sub(self.last.unwrap_or(0).max(self.left))
+    }
+
     /// That of a span which replaces two.
     pub fn joined(self, other: History) -> Self {
         Self {
