@@ -2,12 +2,14 @@
 
 use attention::Rows;
 use half::f16;
+use kernels::PACKED_WINDOW;
 use rayon::prelude::*;
 
 use super::allocate;
 use super::basis::Basis;
 use super::bits::Bits;
 use super::classes::{self, CLASS_BITS, CLASSES, EXACT, RATES};
+use super::fold;
 use super::step::Step;
 use super::{BUCKET, Bucket, Coded};
 use crate::sketch::error::SketchError;
@@ -61,29 +63,25 @@ pub(in crate::sketch) fn build(
         value_dim: dv,
         keys: key_basis,
         values: value_basis,
+        strides: std::array::from_fn(|class| fold::bits(&steps[class]).div_ceil(8)),
         steps,
         key_means,
         value_means,
         buckets: vec![Bucket::default(); n.div_ceil(BUCKET)],
-        codes: Bits::new(),
+        codes: Vec::new(),
         exact_keys: Vec::new(),
         exact_values: Vec::new(),
-        classes: Bits::new(),
+        classes: Vec::new(),
     };
     // Forward matrices served only the coding.
     coded.keys.forward = Vec::new();
     coded.values.forward = Vec::new();
-    let fixed = coded.bytes().total() + (n * usize::from(CLASS_BITS)).div_ceil(8);
-    let mut costs = [0; CLASSES];
-    costs[CLASSES - 1] = 16 * (dk + dv);
-    for (cost, steps) in costs.iter_mut().zip(&coded.steps) {
-        *cost = steps.iter().map(|s| usize::from(s.bits)).sum();
-    }
-    let least = fixed + (n * costs[0]).div_ceil(8);
-    // One byte for the last code that is not whole.
-    let bits = 8 * bytes.saturating_sub(fixed + 1);
+    let fixed = coded.bytes().total() + PACKED_WINDOW - 1 + (n * usize::from(CLASS_BITS)).div_ceil(8);
+    let mut costs = [2 * (dk + dv); CLASSES];
+    costs[..CLASSES - 1].copy_from_slice(&coded.strides);
+    let least = fixed + n * costs[0];
     let errors = channels.errors(&coded.steps);
-    let classes = classes::choose(&errors, &watched.expected_squares(), &costs, bits)
+    let classes = classes::choose(&errors, &watched.expected_squares(), &costs, bytes.saturating_sub(fixed))
         .ok_or(SketchError::TooSmall { bytes, tokens: n, least })?;
     coded.store(keys, values, &channels, &classes);
     Ok(coded)
@@ -91,9 +89,10 @@ pub(in crate::sketch) fn build(
 
 impl Coded {
     fn store(&mut self, keys: &Rows<'_>, values: &Rows<'_>, channels: &Channels, classes: &[u8]) {
+        let mut codes = Bits::default();
         for (b, members) in classes.chunks(BUCKET).enumerate() {
             let mut bucket = Bucket {
-                codes: self.codes.len() as u64,
+                codes: codes.align() as u64,
                 exact: (self.exact_keys.len() / self.key_dim) as u32,
                 members: [0; CLASSES],
             };
@@ -101,10 +100,11 @@ impl Coded {
             self.buckets[b] = bucket;
             let of = |class: u8| (b * BUCKET..).zip(members).filter(move |m| *m.1 == class).map(|m| m.0);
             for class in 0..EXACT {
-                for (j, step) in self.steps[usize::from(class)].iter().enumerate() {
-                    for token in of(class) {
-                        self.codes.push(step.code(channels.rows[token * channels.width + j]), step.bits);
-                    }
+                for token in of(class) {
+                    let row = &channels.rows[token * channels.width..][..channels.width];
+                    let steps = self.steps[usize::from(class)].iter().zip(row);
+                    steps.for_each(|(step, x)| codes.push(step.code(*x), step.bits));
+                    codes.align();
                 }
             }
             for token in of(EXACT) {
@@ -112,7 +112,11 @@ impl Coded {
                 self.exact_values.extend_from_slice(values.row(token));
             }
         }
-        classes.iter().for_each(|&class| self.classes.push(class.into(), CLASS_BITS));
+        self.codes = codes.into_bytes();
+        self.codes.extend([0; PACKED_WINDOW - 1]);
+        let mut of_tokens = Bits::default();
+        classes.iter().for_each(|&class| of_tokens.push(class.into(), CLASS_BITS));
+        self.classes = of_tokens.into_bytes();
     }
 }
 
