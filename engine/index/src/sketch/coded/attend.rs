@@ -14,7 +14,7 @@ use super::{BUCKET, CLASSES, Coded, EXACT, Run};
 
 /// Share of the mass whose deviations of values may be left out: it moves an output by no more than this share of how far
 /// values lie from their mean.
-const NEGLIGIBLE: f64 = 1e-3;
+const NEGLIGIBLE: f64 = 1e-4;
 
 /// Memory that attention works in.
 #[derive(Clone, Debug, Default)]
