@@ -128,6 +128,8 @@ pub struct Tiers {
     pub sketch_percent: u32,
     /// Unused for so long a session goes to the archive; 0: never.
     pub archive_seconds: u64,
+    /// Whether what left RAM returns when it is used again and again.
+    pub bring_back: bool,
 }
 
 /// What answers for cold spans.
@@ -203,6 +205,7 @@ impl Default for Tiers {
             cold_seconds: cooling.after.as_secs(),
             sketch_percent: 25,
             archive_seconds: 0,
+            bring_back: cooling.bring_back,
         }
     }
 }
@@ -219,6 +222,7 @@ impl Tiers {
             },
             after: seconds(self.cold_seconds),
             archive_after: (self.archive_seconds > 0).then(|| seconds(self.archive_seconds)),
+            bring_back: self.bring_back,
         }
     }
 }

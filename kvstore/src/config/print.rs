@@ -19,7 +19,7 @@ impl Config {
              merge = {}\n\n\
              [sessions]\nlease_seconds = {}\n\n\
              [storage]\npath = {:?}\ncatalogue_cache = \"{}\"\n\n\
-             [tiers]\ncold = \"{}\"\ncold_seconds = {}\nsketch_percent = {}\narchive_seconds = {}\n\n\
+             [tiers]\ncold = \"{}\"\ncold_seconds = {}\nsketch_percent = {}\narchive_seconds = {}\nbring_back = {}\n\n\
              [archive]\nurl = {:?}\ntimeout_seconds = {}\nretries = {}\n\n\
              [log]\nformat = \"{format}\"\nfilter = {:?}\n",
             server.listen,
@@ -41,6 +41,7 @@ impl Config {
             tiers.cold_seconds,
             tiers.sketch_percent,
             tiers.archive_seconds,
+            tiers.bring_back,
             archive.url,
             archive.timeout_seconds,
             archive.retries,

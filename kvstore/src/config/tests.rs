@@ -17,7 +17,13 @@ fn what_is_printed_reads_back() {
     config.storage.catalogue_cache = Size(1 << 20);
     config.archive.url = "file:///some/where".into();
     config.archive.retries = 0;
-    config.tiers = Tiers { cold: Cold::Sketch, cold_seconds: 9, sketch_percent: 7, archive_seconds: 11 };
+    config.tiers = Tiers {
+        cold: Cold::Sketch,
+        cold_seconds: 9,
+        sketch_percent: 7,
+        archive_seconds: 11,
+        bring_back: false,
+    };
     config.log.filter = "kvstore=debug,info".into();
     assert_eq!(with_file(&config.print()).unwrap(), config);
 }

@@ -1,4 +1,5 @@
-//! What becomes of spans that nobody asks for: a compact form that answers in the place of their rows, the archive.
+//! What becomes of spans that nobody asks for (a compact form that answers in the place of their rows, the archive), and whether
+//! what is used again and again returns.
 //!
 //! Both are opt-in. A compact form takes memory only while there is some: it pushes out nothing. Sessions that are pinned, or
 //! deterministic, whose answers may not depend on what is cold, keep their rows.
@@ -28,11 +29,13 @@ pub struct Cooling {
     pub after: Duration,
     /// Unused for so long a session goes to the archive; None: never.
     pub archive_after: Option<Duration>,
+    /// Whether what left RAM returns when it is used again and again. What is pinned returns in any case.
+    pub bring_back: bool,
 }
 
 impl Default for Cooling {
     fn default() -> Self {
-        Self { form: None, after: Duration::from_secs(300), archive_after: None }
+        Self { form: None, after: Duration::from_secs(300), archive_after: None, bring_back: true }
     }
 }
 

@@ -187,7 +187,8 @@ impl Node {
         let mut candidates = Vec::new();
         for session in self.sessions() {
             let pinned = session.pinned.load(Ordering::Acquire);
-            for place in places(&session, |s| s.rows.tiers().1 > 0 && (pinned || s.history().wanted(now))) {
+            let wanted = |s: &Span| pinned || (self.config().cooling.bring_back && s.history().wanted(now));
+            for place in places(&session, |s| s.rows.tiers().1 > 0 && wanted(s)) {
                 let (rank, bytes) = (place.span.history().rank(now), to_bring(store, &place.span));
                 candidates.push(Candidate { rank, bytes, pinned, span: place });
             }

@@ -119,7 +119,7 @@ async fn a_sketched_session_answers_by_estimate_or_where_that_is_unwelcome_from_
     let mut r = row(1, &model(), 0, 0, 2000, false);
     r.budget = Some(wire::convert::Budget::TopK(60).write());
     let answer = n.attend(message(&n, vec![r])).await.unwrap().rows.remove(0);
-    let stats = answer.stats.clone().unwrap();
+    let stats = answer.stats.unwrap();
     assert_eq!((answer.error.clone(), stats.exact_tokens, stats.missing_tokens), (None, 160.0, 0));
     assert!(masses(&answer)[1..].iter().flatten().all(|&l| l == 0.0));
     // Merged, cut and decoded on as any other.
