@@ -4,9 +4,11 @@
 //! * `head`: what one (layer, KV head) holds
 //! * `span`, `extent`, `fresh`, `samples`: its parts
 //! * `tiers`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
+//! * `compact`: what answers in the place of rows
 //! * `stored`: what of it goes to disk, and back
 //! * `lease`: how long it lives unheard of
 
+pub mod compact;
 pub mod extent;
 pub mod fresh;
 pub mod geometry;

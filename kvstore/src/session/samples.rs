@@ -54,6 +54,11 @@ impl Samples {
         self.pos.last().copied()
     }
 
+    /// Positions with their queries.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, &[f16])> {
+        self.pos.iter().copied().zip(self.q.chunks_exact(self.width))
+    }
+
     /// Adds samples taken every `stride` elements from `source`, starting at `offset`. Each asks an index for what lies
     /// more than `window` tokens before its end.
     pub fn extend_strided(&mut self, pos: &[u64], window: u64, source: &[f16], offset: usize, stride: usize) {

@@ -3,7 +3,7 @@
 //! A sketch is built over the tokens of a span at a budget of bytes. It answers with a partial over every one of them,
 //! exact where a token is held as it came and estimated elsewhere, and gives tokens back.
 //!
-//! - [`Watched`]: what decode paid attention to: what is built from.
+//! - [`Watched`]: what decode paid attention to: what is built from; [`watch`] fills it from rows of decode.
 //! - [`Sketch`], [`SketchParams`], [`SketchKind`]: any of the three below.
 //! - [`Coded`]: means by position and deviations in few bits: the default.
 //! - [`Means`]: cluster means with counts.
@@ -19,6 +19,7 @@ mod part;
 mod random;
 mod reviver;
 mod table;
+mod watch;
 mod watched;
 
 use std::fmt;
@@ -33,6 +34,7 @@ pub use error::SketchError;
 pub use means::Means;
 pub use reviver::{Reviver, Shape};
 pub use table::CountTable;
+pub use watch::{WatchedRow, watch};
 pub use watched::Watched;
 
 /// Hash rows of the published sketch.
