@@ -36,15 +36,15 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Codes of these many bits each, at most [`PACKED_BITS`], one after the other from a bit of the row on, the lowest bits
-    /// first.
+    /// Codes of these many bits each, 1 to [`PACKED_BITS`], one after the other from a bit of the row on, the lowest bits
+    /// first. Panics when there are more or none.
     pub fn new(first_bit: usize, bits: impl ExactSizeIterator<Item = u8>) -> Packing {
         let codes = bits.len();
         let mut groups = vec![Group::EMPTY; codes.div_ceil(GROUP) + 1];
         let mut units = vec![0.0; codes.next_multiple_of(WIDEST)];
         let mut at = first_bit;
         for (i, bits) in bits.enumerate() {
-            assert!(bits <= PACKED_BITS, "a code of {bits} bits, of at most {PACKED_BITS}");
+            assert!((1..=PACKED_BITS).contains(&bits), "a code of {bits} bits, of 1 to {PACKED_BITS}");
             let (group, lane) = (&mut groups[i / GROUP], i % GROUP);
             if lane == 0 {
                 group.from = at / 8;
@@ -80,11 +80,12 @@ impl Packing {
         &self.groups
     }
 
-    /// Bytes from the begin of a row that are read.
+    /// Bytes from the begin of a row that are read: by the last group with codes, since the empty one reads from the begin.
     pub(crate) fn reach(&self) -> usize {
-        let last = self.codes.div_ceil(GROUP);
-        // The empty group reads from the begin.
-        self.groups[..last].iter().map(|group| group.from).max().unwrap_or(0) + PACKED_WINDOW
+        match self.codes {
+            0 => 0,
+            codes => self.groups[(codes - 1) / GROUP].from + PACKED_WINDOW,
+        }
     }
 }
 

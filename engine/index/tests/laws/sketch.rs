@@ -236,6 +236,24 @@ fn equal_keys_stay_equal_and_all_of_them_weigh() {
 }
 
 #[test]
+fn a_constant_span_needs_no_codes() {
+    let mut data = Data::new(300, 20, (16, 12, 2), 2);
+    data.keys.fill(f16::ONE);
+    data.values.fill(f16::from_f32(-2.0));
+    for kind in SketchKind::ALL {
+        let sketch = sketch(&data, kind, kv_bytes(&data) / 2 + 2000).unwrap();
+        for range in [0..300, 5..131, 299..300] {
+            for partial in attend_range(&sketch, range.clone(), 12, &[0.0; 32], 2) {
+                assert_eq!(partial.l(), range.len() as f32, "{kind}");
+                if kind != SketchKind::Published {
+                    assert_eq!(partial.o, [-2.0; 12], "{kind}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn the_same_input_gives_the_same_bits() {
     let data = Data::new(500, 20, (16, 12, 2), 4);
     for kind in SketchKind::ALL {

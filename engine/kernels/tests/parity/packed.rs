@@ -37,7 +37,7 @@ proptest! {
     fn packed_rows(
         g in 0usize..8,
         first in 0usize..40,
-        bits in prop::collection::vec(0..=PACKED_BITS, 0..70),
+        bits in prop::collection::vec(1..=PACKED_BITS, 0..70),
         n in 0usize..20,
         more in 0usize..5,
         seed: u64,

@@ -117,6 +117,13 @@ impl Coded {
         let mut of_tokens = Bits::default();
         classes.iter().for_each(|&class| of_tokens.push(class.into(), CLASS_BITS));
         self.classes = of_tokens.into_bytes();
+        // What grew keeps no more than it holds: a shard counts that.
+        for rows in [&mut self.exact_keys, &mut self.exact_values] {
+            rows.shrink_to_fit();
+        }
+        for bytes in [&mut self.codes, &mut self.classes] {
+            bytes.shrink_to_fit();
+        }
     }
 }
 
