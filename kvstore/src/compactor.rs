@@ -82,6 +82,7 @@ fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, Str
         return Ok(0);
     }
     session.purse.shrink(spilled);
+    store.keeper().submit(&session, recipe.at);
     span.history().leave(spill::now());
     Ok(before.saturating_sub(after))
 }

@@ -44,7 +44,7 @@ pub use compact::Compact;
 pub use error::BuildError;
 pub use memory::{index_bytes, working_bytes};
 pub use params::{BuildParams, BuildQueries, Kind};
-pub use saved::{SavedError, Shape};
+pub use saved::{SavedError, Shape, Told};
 pub use scratch::Scratch;
 pub use select::attend_spans;
 pub use span::{BuildStats, SpanIndex};

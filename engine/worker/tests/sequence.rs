@@ -167,7 +167,7 @@ fn shards_answer_from_the_tier_that_they_hold_the_context_in() {
         Sequence::start(&bench.loaded.llama, at, &prompt, &spec(Budget::All, false, WINDOW), |_| ()).unwrap();
     sequence.wait_ready().unwrap();
     let start = sequence.checkpoint();
-    let mut logits = |sequence: &mut Sequence<'_>, budget, estimate| -> Vec<f32> {
+    let logits = |sequence: &mut Sequence<'_>, budget, estimate| -> Vec<f32> {
         sequence.set_spending(Spending { budget, estimate });
         let logits = sequence.extend(&forced).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         sequence.rewind(&start).unwrap();

@@ -90,6 +90,10 @@ pub struct SpanRecord {
     /// Its index; 0: none, or none that is stored.
     #[prost(uint64, tag = "8")]
     pub index: u64,
+    /// The form that answers in the place of its rows, made again at a start: 0 none, 1 to 50 a sketch of this many percent,
+    /// 100 quantised.
+    #[prost(uint32, tag = "9")]
+    pub form: u32,
 }
 
 impl HeadRecord {

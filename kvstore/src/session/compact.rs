@@ -38,6 +38,26 @@ pub enum Form {
     Sketched(u8),
 }
 
+impl Form {
+    /// As the catalogue knows it; 0: none.
+    pub fn code(form: Option<Form>) -> u32 {
+        match form {
+            None => 0,
+            Some(Form::Quantised) => 100,
+            Some(Form::Sketched(percent)) => percent.into(),
+        }
+    }
+
+    /// What a code says; none where it says nothing that is known.
+    pub fn of_code(code: u32) -> Option<Form> {
+        match code {
+            1..=50 => Some(Form::Sketched(code as u8)),
+            100 => Some(Form::Quantised),
+            _ => None,
+        }
+    }
+}
+
 /// Why there is no form; one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {

@@ -211,10 +211,22 @@ impl Span {
 
     /// With an index that was read back; None: one that is to be built again.
     pub fn with_index(mut self, indexed: Option<Indexed>) -> Self {
-        if indexed.is_none() {
-            self.core.pending.store(true, Ordering::Release);
+        match &indexed {
+            None => self.core.pending.store(true, Ordering::Release),
+            // The same as before, if anything was told before.
+            Some(indexed) => drop(self.core.about.set(indexed.about())),
         }
         self.slot = Some(Arc::new(indexed.map_or_else(OnceLock::new, OnceLock::from)));
+        self
+    }
+
+    /// With an index that is in its file only, where it was found: nothing is to be built.
+    pub fn with_index_in_file(mut self, about: About) -> Self {
+        // A span is restored once.
+        let _ = self.core.about.set(about);
+        self.core.pending.store(false, Ordering::Release);
+        self.core.unqueued.store(false, Ordering::Release);
+        self.slot = None;
         self
     }
 

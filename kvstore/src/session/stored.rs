@@ -2,6 +2,7 @@
 
 use crate::admission::{Purse, Short};
 use crate::catalogue::records::{HeadRecord, SpanRecord};
+use crate::session::compact::Form;
 use crate::session::geometry::Geometry;
 use crate::session::head::{Head, Held, State};
 use crate::session::span::Span;
@@ -23,6 +24,7 @@ impl State {
                 queries: *held.span.queries_file().get()?,
                 // Comes later than the rows; without one a restart builds it.
                 index: held.span.index_file().unwrap_or(0),
+                form: Form::code(held.span.compact().map(|c| c.kind)),
             })
         };
         let spans = self.spans.iter().map(span).collect::<Option<_>>()?;

@@ -11,12 +11,21 @@ use crate::spill::{Place, places};
 use crate::store::Store;
 use crate::store::archived::MoveError;
 use crate::store::error::FileError;
-use crate::store::index_file::IndexFile;
+use crate::store::index_file::{self, IndexFile};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tonic::Status;
+
+/// Whether memory that is not free is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Charges {
+    /// What is cold makes room.
+    Patient,
+    /// What is not there now is not asked for.
+    Now,
+}
 
 /// Why a stored index is not used.
 pub(crate) enum Unusable {
@@ -24,8 +33,6 @@ pub(crate) enum Unusable {
     Damaged(FileError),
     /// It was built for another recall than is asked for now.
     Recall(f32),
-    /// There is no memory for it now.
-    Memory(Short),
 }
 
 impl Node {
@@ -137,12 +144,12 @@ impl Node {
         let id = span.index_file().unwrap_or(0);
         let path = store.directory.index(id);
         let read = IndexFile::open(&path).map_err(Unusable::Damaged);
-        match read.and_then(|file| self.read_index(session, ((*layer, *kv_head), span), &file)) {
+        let at = (*layer, *kv_head);
+        match read.and_then(|file| self.read_index(session, (at, span), &file, Charges::Patient)) {
             Ok(indexed) => {
-                self.metrics.indexes_loaded.increment(1);
-                Ok(Some(indexed))
+                self.metrics.indexes_loaded.increment(u64::from(indexed.is_ok()));
+                indexed.map(Some)
             }
-            Err(Unusable::Memory(short)) => Err(short),
             Err(Unusable::Recall(recall)) => {
                 tracing::info!(
                     layer,
@@ -166,13 +173,13 @@ impl Node {
         }
     }
 
-    /// The index of a span from a file that was opened, paid for.
-    pub(crate) fn read_index(
+    /// Whether an index file that was opened is the one of a span.
+    pub(crate) fn check_index(
         &self,
         session: &Session,
         (at, span): ((usize, usize), &Span),
         file: &IndexFile,
-    ) -> Result<Indexed, Unusable> {
+    ) -> Result<(), Unusable> {
         let (o, g) = (&file.owner, &session.terms.geometry);
         if Some(o.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint) {
             return Err(Unusable::Damaged(FileError::Fingerprint));
@@ -187,19 +194,39 @@ impl Node {
         is("tokens", o.tokens, span.len())?;
         is("key_dim", o.key_dim.into(), g.key_dim as u64)?;
         is("value_dim", o.value_dim.into(), g.value_dim as u64)?;
-        if o.recall_target != self.config().index_recall {
-            return Err(Unusable::Recall(o.recall_target));
+        match o.recall_target == self.config().index_recall {
+            true => Ok(()),
+            false => Err(Unusable::Recall(o.recall_target)),
         }
-        let charge = |bytes| session.purse.charge(Kind::Index, bytes).map_err(Unusable::Memory);
-        let mut held = charge(file.index_bytes())?;
+    }
+
+    /// The index of a span from a file that was opened, paid for, or what there is no room for.
+    pub(crate) fn read_index(
+        &self,
+        session: &Session,
+        place: ((usize, usize), &Span),
+        file: &IndexFile,
+        charges: Charges,
+    ) -> Result<Result<Indexed, Short>, Unusable> {
+        self.check_index(session, place, file)?;
+        let charge = |bytes| match charges {
+            Charges::Patient => session.purse.charge(Kind::Index, bytes),
+            Charges::Now => session.purse.charge_now(Kind::Index, bytes),
+        };
+        let mut held = match charge(file.index_bytes()) {
+            Ok(held) => held,
+            Err(short) => return Ok(Err(short)),
+        };
         let index = file.load().map_err(Unusable::Damaged)?;
         // What it takes in RAM differs a little from what it takes in the file.
         let bytes = index.bytes() as u64;
-        match bytes.checked_sub(held.bytes()) {
-            Some(more) => held.absorb(charge(more)?),
+        match bytes.checked_sub(held.bytes()).map(charge) {
+            Some(Ok(more)) => held.absorb(more),
+            Some(Err(short)) => return Ok(Err(short)),
             None => drop(held.split(held.bytes() - bytes)),
         }
-        Ok(Indexed { index, recall_target: o.recall_target, build_us: o.build_us, charge: held })
+        let index_file::Owner { recall_target, build_us, .. } = file.owner;
+        Ok(Ok(Indexed { index, recall_target, build_us, charge: held }))
     }
 }
 

@@ -124,6 +124,9 @@ impl Node {
             return 0;
         }
         self.metrics.indexes_left.increment(left);
+        if span.compact().is_some() {
+            self.keep(&session, at);
+        }
         tracing::debug!(layer = at.0, kv_head = at.1, begin = span.begin, bytes, "index or form let go");
         bytes
     }
@@ -223,6 +226,9 @@ impl Node {
         if rebuilt {
             let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
             self.queue(session, *at, work);
+        }
+        if span.compact().is_some() {
+            self.keep(session, *at);
         }
         self.metrics.promotions.increment(1);
         Ok(bytes)

@@ -22,11 +22,12 @@
 //!
 //! It can be built again from extents and queries, so nothing depends on it: one that is damaged is put away.
 
+use crate::session::span::About;
 use crate::store::bytes::Writer;
 use crate::store::error::FileError;
 use crate::store::header::checked;
 use crate::store::map;
-use index::{Shape, SpanIndex};
+use index::{Shape, SpanIndex, Told};
 use memmap2::Mmap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -144,13 +145,23 @@ impl IndexFile {
 
     /// The index, in RAM.
     pub fn load(&self) -> Result<SpanIndex, FileError> {
+        Ok(SpanIndex::load(&self.map[HEADER..], self.shape())?)
+    }
+
+    /// What is told of it.
+    pub fn about(&self) -> Result<About, FileError> {
+        let Told { kind, recall, width } = SpanIndex::told(&self.map[HEADER..], self.shape())?;
+        let Owner { recall_target, build_us, .. } = self.owner;
+        Ok(About { kind, recall, width, recall_target, build_us })
+    }
+
+    fn shape(&self) -> Shape {
         let o = &self.owner;
-        let shape = Shape {
+        Shape {
             tokens: usize::try_from(o.tokens).unwrap_or(usize::MAX),
             key_dim: o.key_dim as usize,
             value_dim: o.value_dim as usize,
-        };
-        Ok(SpanIndex::load(&self.map[HEADER..], shape)?)
+        }
     }
 }
 

@@ -65,6 +65,25 @@ pub struct Shape {
     pub value_dim: usize,
 }
 
+/// What a saved index tells of itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Told {
+    /// How it searches.
+    pub kind: Kind,
+    /// The calibrated search width.
+    pub width: usize,
+    /// See [`SpanIndex::recall_estimate`].
+    pub recall: Option<f32>,
+}
+
+/// The fixed part before the summary.
+struct Head {
+    told: Told,
+    calibrate_k: usize,
+    lift: f32,
+    stats: BuildStats,
+}
+
 impl SpanIndex {
     /// The index as bytes; None for hnsw_rs, whose graph cannot be taken apart.
     pub fn save(&self) -> Option<Vec<u8>> {
@@ -98,9 +117,31 @@ impl SpanIndex {
         Some(w.finish())
     }
 
+    /// What an index that was saved for rows of this shape tells of itself; the rest of the bytes is not looked at.
+    pub fn told(bytes: &[u8], shape: Shape) -> Result<Told, SavedError> {
+        Ok(Head::read(&mut Reader::new(bytes), shape)?.told)
+    }
+
     /// The index that was saved for rows of this shape.
     pub fn load(bytes: &[u8], shape: Shape) -> Result<SpanIndex, SavedError> {
         let mut r = Reader::new(bytes);
+        let Head { told, calibrate_k, lift, stats } = Head::read(&mut r, shape)?;
+        let summary = Summary::load(&mut r, shape)?;
+        let finder = match told.kind {
+            Kind::Summary => Finder::Summary(Codes::load(&mut r, shape.tokens, shape.key_dim)?),
+            Kind::Graph => Finder::Graph(Graph::load(&mut r, shape.tokens)?),
+            _ => Finder::Flat,
+        };
+        r.end()?;
+        let mut index = SpanIndex::new(shape.tokens, summary, finder, calibrate_k);
+        (index.width, index.recall) = (told.width, told.recall);
+        (index.lift, index.stats) = (lift, stats);
+        Ok(index)
+    }
+}
+
+impl Head {
+    fn read(r: &mut Reader<'_>, shape: Shape) -> Result<Head, SavedError> {
         match r.number::<u32>()? {
             VERSION => {}
             other => return Err(SavedError::Version(other)),
@@ -131,13 +172,6 @@ impl SpanIndex {
             rows_used: used as usize,
             rows_held_back: held_back as usize,
         };
-        let summary = Summary::load(&mut r, shape)?;
-        let finder = match kind {
-            Kind::Summary => Finder::Summary(Codes::load(&mut r, shape.tokens, shape.key_dim)?),
-            Kind::Graph => Finder::Graph(Graph::load(&mut r, shape.tokens)?),
-            _ => Finder::Flat,
-        };
-        r.end()?;
         let in_range = (1..=shape.tokens as u64).contains(&width)
             && calibrate_k <= 1 << 40
             && (recall.is_nan() || (0.0..=1.0).contains(&recall))
@@ -145,10 +179,7 @@ impl SpanIndex {
         if !in_range {
             return Err(SavedError::Damaged("its calibration"));
         }
-        let mut index = SpanIndex::new(shape.tokens, summary, finder, calibrate_k as usize);
-        index.width = width as usize;
-        index.recall = Some(recall).filter(|r| !r.is_nan());
-        (index.lift, index.stats) = (lift, stats);
-        Ok(index)
+        let told = Told { kind, width: width as usize, recall: Some(recall).filter(|r| !r.is_nan()) };
+        Ok(Head { told, calibrate_k: calibrate_k as usize, lift, stats })
     }
 }

@@ -1,14 +1,17 @@
-//! Indexes of a session, from their files. What cannot be used is built again: it is no reason to refuse a session.
+//! Indexes of a session, from their files, as far as there is room; others are read when they are asked for. What cannot be used
+//! is built again: it is no reason to refuse a session.
 
 use super::Files;
 use crate::catalogue::records::HeadRecord;
 use crate::node::Node;
 use crate::session::Session;
+use crate::session::compact::Form;
 use crate::session::head::Head;
 use crate::session::samples;
-use crate::session::span::{Queries, Span};
-use crate::shard::bring::Unusable;
+use crate::session::span::{About, Indexed, Queries, Span};
+use crate::shard::bring::{Charges, Unusable};
 use crate::store::Store;
+use crate::store::index_file::IndexFile;
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -18,13 +21,28 @@ pub struct Place {
     span: Arc<Span>,
     /// Of the file.
     id: u64,
+    /// A form will answer.
+    formed: bool,
+}
+
+/// Where an index is after a start.
+enum Restored {
+    InRam(Indexed),
+    InFile(About),
 }
 
 /// Spans of a head with stored indexes. The record is the one that it was restored from.
 pub fn indexed(at: (usize, usize), head: &Head, record: &HeadRecord) -> Vec<Place> {
     let state = head.read();
     let spans = state.spans().zip(&record.spans).filter(|(_, told)| told.index != 0);
-    spans.map(|((span, _), told)| Place { at, span: span.clone(), id: told.index }).collect()
+    spans
+        .map(|((span, _), told)| Place {
+            at,
+            span: span.clone(),
+            id: told.index,
+            formed: Form::of_code(told.form).is_some(),
+        })
+        .collect()
 }
 
 impl Node {
@@ -49,15 +67,17 @@ impl Node {
                     );
                     return;
                 };
-                match self.read_index(session, (place.at, &place.span), &file) {
+                match self.restored_index(session, &place, &file) {
                     Ok(indexed) => {
                         place.keep_queries(session.terms.geometry.group);
-                        place.keep_file();
-                        place.span.publish(Some(indexed));
-                        self.metrics.indexes_loaded.increment(1);
-                    }
-                    Err(Unusable::Damaged(why)) => {
-                        store.directory.put_away(&store.directory.index(place.id), &why);
+                        place.span.set_index_file(Some(place.id));
+                        match indexed {
+                            Restored::InRam(indexed) => {
+                                place.span.publish(Some(indexed));
+                                self.metrics.indexes_loaded.increment(1);
+                            }
+                            Restored::InFile(about) => place.leave(session, about),
+                        }
                     }
                     Err(Unusable::Recall(recall)) => {
                         tracing::info!(
@@ -68,21 +88,33 @@ impl Node {
                             "a stored index is of another recall; it is built again"
                         );
                     }
-                    Err(Unusable::Memory(short)) => {
-                        // It is as good as ever for a start that has more.
-                        place.keep_file();
-                        let why = short.status("a stored index");
-                        tracing::warn!(
-                            layer,
-                            kv_head,
-                            begin,
-                            why = why.message(),
-                            "a stored index is not read"
-                        );
+                    Err(Unusable::Damaged(why)) => {
+                        store.directory.put_away(&store.directory.index(place.id), &why);
                     }
                 }
             });
         });
+    }
+
+    /// The index of a span whose rows are here, if there is room for it; others stay in their files.
+    fn restored_index(
+        &self,
+        session: &Session,
+        place: &Place,
+        file: &IndexFile,
+    ) -> Result<Restored, Unusable> {
+        let of = (place.at, &*place.span);
+        let in_ram = match place.span.rows.archived() {
+            0 if !place.formed => self.read_index(session, of, file, Charges::Now)?.ok(),
+            _ => {
+                self.check_index(session, of, file)?;
+                None
+            }
+        };
+        match in_ram {
+            Some(indexed) => Ok(Restored::InRam(indexed)),
+            None => file.about().map(Restored::InFile).map_err(Unusable::Damaged),
+        }
     }
 }
 
@@ -94,7 +126,10 @@ impl Place {
         *queries = Queries { own, ..Queries::default() };
     }
 
-    fn keep_file(&self) {
-        self.span.set_index_file(Some(self.id));
+    /// Has the index in its file only.
+    fn leave(&self, session: &Session, about: About) {
+        if let Ok(head) = session.head(self.at.0, self.at.1) {
+            head.overlay(&self.span, Arc::new(self.span.again().with_index_in_file(about)));
+        }
     }
 }

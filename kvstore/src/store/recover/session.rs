@@ -8,10 +8,12 @@ use crate::catalogue::records::{HeadRecord, SpanRecord};
 use crate::merger::Merge;
 use crate::node::Node;
 use crate::session::Session;
+use crate::session::compact::Form;
 use crate::session::extent::{Extent, SealedRows};
 use crate::session::fresh::capacity;
 use crate::session::head::{Head, Sealing};
 use crate::session::span::{Queries, Span, Want};
+use crate::spill::places;
 use crate::store::Store;
 use crate::store::error::FileError;
 use crate::store::log::record::{self, Contents, Record};
@@ -72,7 +74,7 @@ impl Node {
         let sealing = self.sealing(&session);
         let mut tails = HashMap::new();
         let mut found = HashMap::new();
-        let mut indexes = Vec::new();
+        let (mut indexes, mut forms) = (Vec::new(), Vec::new());
         for (layer, kv_head, _) in session.owned() {
             let at = (layer, kv_head);
             let mut record = told.heads.get(&at).cloned().unwrap_or_default();
@@ -88,6 +90,8 @@ impl Node {
             }
             let head = self.restore_head(store, &session, (at, &record), files, sealing)?;
             indexes.extend(indexed(at, &head, &record));
+            let formed = record.spans.iter().filter_map(|s| Some((at, s.begin, Form::of_code(s.form)?)));
+            forms.extend(formed);
             found.insert(at, head);
             tails.insert(at, (end, tail));
         }
@@ -103,6 +107,7 @@ impl Node {
         }
         let session = Arc::new(session);
         self.queue_builds(&session);
+        self.queue_forms(&session, &forms);
         for (layer, kv_head, head) in session.owned() {
             let Some((end, tail)) = tails.get(&(layer, kv_head)) else { continue };
             for append in tail.pieces.iter().filter_map(|p| p.beyond(*end, &g)) {
@@ -181,6 +186,20 @@ impl Node {
             for version in head.plans() {
                 let merge = Merge { session: Arc::downgrade(session), version };
                 self.queue(session, (layer, kv_head), Work::Merge(merge));
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Forms that answered before the end, by the first position of their span; those of rows in the archive are not made
+    /// again.
+    fn queue_forms(&self, session: &Arc<Session>, forms: &[((usize, usize), u64, Form)]) {
+        let here = |span: &Span| span.rows.archived() == 0;
+        for place in places(session, here) {
+            let found = forms.iter().find(|(at, begin, _)| (*at, *begin) == (place.at, place.span.begin));
+            if let Some((_, _, form)) = found {
+                self.queue_compaction(&place, *form, None);
             }
         }
     }

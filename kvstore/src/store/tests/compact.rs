@@ -130,12 +130,21 @@ async fn a_sketched_session_answers_by_estimate_or_where_that_is_unwelcome_from_
     assert!(e.message().contains("sketch_percent is 51, must be 1 to 50"), "{e}");
     let e = evict(&n, v1::Tier::Spilled, 5).await.unwrap_err();
     assert_eq!((e.code(), e.message()), (Code::InvalidArgument, "sketch_percent is for the tier sketched"));
-    // A start begins with the rows in their maps and the index as it was built.
+    // A start makes the same form again, without reading the index.
+    all_stored(&n).await;
+    drop(n);
+    let n = on(path, |_| {});
+    ready(&n, 1).await;
+    assert!(n.snapshot().compact_bytes > 0 && n.snapshot().index_bytes == 0, "{:?}", n.snapshot());
+    assert_eq!(metric(&n.render_metrics(), "recollect_indexes_loaded_total"), 0.0);
+    assert!(told(&n, 1).await.spans.iter().any(|s| s.tier() == v1::Tier::Sketched && s.recall.is_some()));
+    assert_rows(&n, 1, 1700).await;
+    assert_eq!(before.len(), answers(&n, 1, 1700).await.len());
+    promote(&n).await;
+    all_stored(&n).await;
     drop(n);
     let n = on(path, |_| {});
     assert_eq!((n.snapshot().compact_bytes, n.snapshot().builds_pending), (0, 0));
-    assert_rows(&n, 1, 1700).await;
-    assert_eq!(before.len(), answers(&n, 1, 1700).await.len());
     close(&n, 1).await.unwrap();
     all_returned(&n).await;
 }
@@ -221,6 +230,30 @@ async fn what_is_cold_is_compacted_and_archived_by_policy_and_what_may_not_chang
     assert_eq!(answer.error, None);
     assert!(told(&n, 2).await.archived_bytes < info.archived_bytes);
     assert_rows(&n, 2, 2000).await;
+}
+
+#[tokio::test]
+async fn a_start_reads_as_many_indexes_as_there_is_room_for_and_builds_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let n = on(folder.path(), |_| {});
+    filled(&n).await;
+    all_stored(&n).await;
+    let (before, index) = (answers(&n, 1, 1900).await, n.snapshot().index_bytes);
+    drop(n);
+    let path = folder.path();
+    let scratch = on(path, |_| {}).snapshot().scratch_bytes;
+    left(path);
+    // A sixteenth is the catalogue's.
+    let n = on(path, |c| c.memory_bytes = (scratch + index * 5 / 8) / 15 * 16);
+    ready(&n, 1).await;
+    let s = n.snapshot();
+    assert!(s.index_bytes > 0 && s.index_bytes < index, "{s:?}");
+    let built = metric(&n.render_metrics(), "recollect_index_builds_total{result=\"ok\"}");
+    assert_eq!(built, 0.0);
+    assert!(told(&n, 1).await.spans.iter().filter(|s| s.recall.is_some()).count() as u64 == HEADS);
+    drop(n);
+    let n = on(path, |_| {});
+    assert_eq!((n.snapshot().index_bytes, answers(&n, 1, 1900).await), (index, before));
 }
 
 #[tokio::test]
