@@ -2,11 +2,12 @@
 //!
 //! * `geometry`: the checked shape of its tensors
 //! * `head`: what one (layer, KV head) holds
-//! * `span`, `extent`, `fresh`, `samples`: its parts
+//! * `span`, `extent`, `fresh`, `samples`: its parts; `sampled`: the samples of all of them
 //! * `tiers`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
 //! * `stored`: what of it goes to disk, and back
-//! * `lease`: how long it lives unheard of
+//! * `lease`: how long it lives unheard of; `cuts`: what was taken back of it
 
+pub mod cuts;
 pub mod extent;
 pub mod fresh;
 pub mod geometry;
@@ -14,6 +15,7 @@ pub mod head;
 pub mod lease;
 pub mod merge;
 pub mod overlay;
+pub mod sampled;
 pub mod samples;
 pub mod span;
 pub mod stored;
@@ -23,6 +25,7 @@ use crate::admission::{Purse, Short};
 use crate::builder::Pending;
 use crate::store::kept::Kept;
 use crate::store::log::Log;
+use cuts::Cuts;
 use geometry::Geometry;
 use head::Head;
 use lease::Lease;
@@ -77,6 +80,8 @@ pub struct Session {
     pub moving: Mutex<()>,
     /// Requests that may read rows; while there are any, none go to the archive.
     reading: AtomicUsize,
+    /// Its truncations.
+    pub cuts: Cuts,
 }
 
 /// A request that may read rows of a session, for as long as this lives.
@@ -120,6 +125,7 @@ impl Session {
             pinned: AtomicBool::new(false),
             moving: Mutex::default(),
             reading: AtomicUsize::new(0),
+            cuts: Cuts::default(),
             terms,
         })
     }

@@ -6,9 +6,10 @@ use serde::Serialize;
 use tokio::runtime::Builder;
 use wire::v1;
 
-use crate::cli::inspect::{SessionId, mib, parse_session, refused};
+use crate::cli::inspect::mib;
 use crate::cli::print;
 use crate::cli::service::shard_address;
+use crate::cli::session_id::{SessionId, parse_session, refused};
 
 /// Which rows.
 #[derive(Args, Debug)]
