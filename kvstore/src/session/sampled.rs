@@ -49,3 +49,47 @@ impl Sampled {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Budget;
+    use crate::session::geometry::Geometry;
+    use crate::session::head::{Head, Rows, Sealing};
+    use crate::testing::fingerprint;
+
+    #[test]
+    fn samples_are_not_told_while_a_build_may_hold_them() {
+        let g = Geometry::read(&fingerprint(1, 1, 1, 1, 1)).unwrap();
+        let purse = Budget::new(1 << 20).purse(0).unwrap();
+        let head = Head::new(&g, &purse).unwrap();
+        let rows: Vec<f16> = (0..40).map(|p| f16::from_f32(p as f32)).collect();
+        let q_pos: Vec<u64> = (0..40).collect();
+        let grant = head.grant(&g, &purse, 40, 40, Some(30)).unwrap();
+        let rows = Rows {
+            k: &rows,
+            v: &rows,
+            q: &rows,
+            q_pos: &q_pos,
+            q_window: 3,
+            heads: 1,
+            slot: 0,
+            seal_to: Some(30),
+        };
+        let sealing = Sealing { index_from: Some(8), merge: true, stored: false };
+        let span = head.push(&g, rows, grant, sealing).wants_index.unwrap();
+        let told = |at, most| head.read().sampled(at, most);
+        assert_eq!(told(0..40, 100), None);
+        // What the builder does.
+        let taken = std::mem::take(&mut *span.queries());
+        assert_eq!(told(0..40, 100), None);
+        *span.queries() = taken;
+        span.publish(None);
+        assert_eq!(told(0..40, 100).unwrap().pos, q_pos);
+        let page = told(25..40, 10).unwrap();
+        assert_eq!((page.pos, page.next), ((25..35).collect(), Some(35)));
+        assert_eq!(page.seen, (23..33).collect::<Vec<u64>>());
+        assert_eq!(page.q, (25..35).map(|p| f16::from_f32(p as f32)).collect::<Vec<f16>>());
+        assert_eq!(told(35..40, 5).unwrap().next, None);
+    }
+}

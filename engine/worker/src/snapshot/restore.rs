@@ -47,6 +47,8 @@ pub async fn restore(
     heads.buffer_unordered(HEADS_AT_ONCE).try_collect::<()>().await?;
     let (held, tokens) = (session.watermark(), snapshot.manifest.tokens);
     ensure!(held == tokens, "the shards hold {held} tokens of {tokens}");
+    // Whoever goes on with it has all of the lease for that.
+    session.renew().await?;
     Ok(session)
 }
 

@@ -99,7 +99,7 @@ async fn save_head(
         held.renew().await?;
         begin = end;
     }
-    let samples = save_samples(held, &shape, wait, &mut writer).await?;
+    let samples = save_samples(held, &shape, wait, (&mut writer, path)).await?;
     let shape = Shape { samples, ..shape };
     let (out, root) = writer.finish(&shape).map_err(named)?;
     let file = out.into_inner().map_err(|e| named(e.into_error().into()))?;
@@ -112,7 +112,7 @@ async fn save_samples(
     held: &HeldSession,
     shape: &Shape,
     wait: Duration,
-    writer: &mut Writer<BufWriter<File>>,
+    (writer, path): (&mut Writer<BufWriter<File>>, &Path),
 ) -> anyhow::Result<u64> {
     let per_block = usize::try_from(shape.samples_per_block())?;
     let (mut pos, mut seen, mut q): (Vec<u64>, Vec<u64>, Vec<f16>) = Default::default();
@@ -126,7 +126,9 @@ async fn save_samples(
         from = page.next;
         while pos.len() >= per_block || (from.is_none() && !pos.is_empty()) {
             let n = pos.len().min(per_block);
-            writer.samples(&pos[..n], &seen[..n], &q[..n * shape.query()])?;
+            writer
+                .samples(&pos[..n], &seen[..n], &q[..n * shape.query()])
+                .map_err(|e| anyhow!("{}: {e}", path.display()))?;
             pos.drain(..n);
             seen.drain(..n);
             q.drain(..n * shape.query());

@@ -1,6 +1,7 @@
 //! `recollect snapshot` of real shards over real sockets.
 
 mod damage;
+mod decoded;
 mod gate;
 mod interrupted;
 mod pool;
