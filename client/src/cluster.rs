@@ -101,10 +101,16 @@ impl Cluster {
         .await
     }
 
-    /// Spills or archives the rows of one session, or of all that are not pinned; returns the bytes that left RAM, or that
-    /// only the archive holds now.
-    pub async fn evict(&self, session: Option<&[u8]>, tier: v1::Tier) -> Result<u64, Error> {
-        let request = v1::EvictRequest { session: session.unwrap_or_default().to_vec(), tier: tier.into() };
+    /// Brings the rows of one session, or of all that are not pinned, to a tier; returns the bytes that left RAM, or that only
+    /// the archive holds now. A sketch takes so many percent of the bytes of the rows; 0: the shard's default.
+    pub async fn evict(
+        &self,
+        session: Option<&[u8]>,
+        tier: v1::Tier,
+        sketch_percent: u32,
+    ) -> Result<u64, Error> {
+        let session = session.unwrap_or_default().to_vec();
+        let request = v1::EvictRequest { session, tier: tier.into(), sketch_percent };
         let bytes = self.on_all(|shard| {
             let request = request.clone();
             async move {

@@ -158,10 +158,10 @@ async fn main() -> Result<(), Failure> {
         resident("RssFile:")?
     );
     for (name, ask) in [("scan, K = 100", convert::Budget::TopK(100)), ("budget all", convert::Budget::All)] {
-        node.evict(v1::EvictRequest { session: Vec::new(), tier: 0 }).await?;
+        node.evict(v1::EvictRequest::default()).await?;
         node.promote(v1::PromoteRequest { session: vec![1; 16] }).await?;
         let ram = best(&node, 1, ask).await?;
-        node.evict(v1::EvictRequest { session: vec![1; 16], tier: 0 }).await?;
+        node.evict(v1::EvictRequest { session: vec![1; 16], ..Default::default() }).await?;
         let first = attend(&node, 1, ask).await?;
         let warm = best(&node, 1, ask).await?;
         print!(
@@ -169,7 +169,7 @@ async fn main() -> Result<(), Failure> {
             warm / ram
         );
         node.promote(v1::PromoteRequest { session: vec![1; 16] }).await?;
-        node.evict(v1::EvictRequest { session: vec![1; 16], tier: 0 }).await?;
+        node.evict(v1::EvictRequest { session: vec![1; 16], ..Default::default() }).await?;
         match std::fs::write("/proc/sys/vm/drop_caches", "1") {
             Ok(()) => println!(", cold {:.0} us", attend(&node, 1, ask).await?),
             Err(e) => println!(", cold not measured: {e}"),

@@ -23,6 +23,8 @@ pub enum Kind {
     Kv,
     /// Finished indexes.
     Index,
+    /// Quantised and sketched forms of rows that lie in files.
+    Compact,
     /// Sampled queries and the working memory of index builds.
     Scratch,
     /// The cache of the catalogue.
@@ -40,6 +42,8 @@ pub struct Usage {
     pub kv: u64,
     /// Finished indexes.
     pub index: u64,
+    /// Quantised and sketched forms.
+    pub compact: u64,
     /// Sampled queries and the working memory of index builds.
     pub scratch: u64,
     /// The cache of the catalogue.
@@ -53,13 +57,14 @@ pub struct Usage {
 impl Usage {
     /// What is in RAM.
     fn total(&self) -> u64 {
-        self.kv + self.index + self.scratch + self.catalogue
+        self.kv + self.index + self.compact + self.scratch + self.catalogue
     }
 
     fn of(&mut self, kind: Kind) -> &mut u64 {
         match kind {
             Kind::Kv => &mut self.kv,
             Kind::Index => &mut self.index,
+            Kind::Compact => &mut self.compact,
             Kind::Scratch => &mut self.scratch,
             Kind::Catalogue => &mut self.catalogue,
             Kind::Spilled => &mut self.spilled,

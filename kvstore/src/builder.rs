@@ -1,6 +1,7 @@
 //! Index builds and merges in the background: one at a time, in order, on a pool of their own, so that they never take
 //! attend threads.
 
+use crate::compactor::{self, Compaction};
 use crate::merger::{self, Merge};
 use crate::recipe::Recipe;
 use crate::session::Session;
@@ -55,6 +56,8 @@ pub enum Work {
     Index(Weak<Session>, Weak<Core>),
     /// One span out of several.
     Merge(Merge),
+    /// Another form of a span.
+    Compact(Compaction),
 }
 
 /// One piece of work for one head.
@@ -87,16 +90,17 @@ impl Builder {
         std::thread::Builder::new().name("index-queue".into()).spawn(move || {
             for job in jobs {
                 let pending = job.pending.clone();
-                match &job.work {
+                match job.work {
                     Work::Index(session, core) => {
-                        let span = current(session, core, &job.recipe);
+                        let span = current(&session, &core, &job.recipe);
                         if index_span(&pool, span, &job.recipe, &metrics)
                             && let (Some(store), Some(session)) = (&job.recipe.store, session.upgrade())
                         {
                             store.keeper().submit(&session, job.recipe.at);
                         }
                     }
-                    Work::Merge(merge) => merger::run(&pool, merge, &job.recipe, &metrics),
+                    Work::Merge(merge) => merger::run(&pool, &merge, &job.recipe, &metrics),
+                    Work::Compact(work) => compactor::run(&pool, work, &job.recipe, &metrics),
                 }
                 left.fetch_sub(1, Ordering::AcqRel);
                 pending.count.fetch_sub(1, Ordering::AcqRel);

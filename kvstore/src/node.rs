@@ -10,6 +10,7 @@ use crate::recipe::Recipe;
 use crate::session::head::Sealing;
 use crate::session::{Id, Session};
 use crate::spill;
+use crate::spill::cool::{self, Cooling};
 use crate::store::Store;
 use crate::store::archived::MoveError;
 use crate::store::directory::DirectoryError;
@@ -53,6 +54,8 @@ pub struct NodeConfig {
     pub catalogue_cache_bytes: u64,
     /// Where extents go that need not lie on this host; None: nowhere. Needs a storage.
     pub archive: Option<archive::Settings>,
+    /// What becomes of spans that nobody asks for. Needs a storage.
+    pub cooling: Cooling,
 }
 
 /// Bytes of the catalogue's cache: records are small and read once.
@@ -76,6 +79,7 @@ impl Default for NodeConfig {
             storage: None,
             catalogue_cache_bytes: CATALOGUE_CACHE,
             archive: None,
+            cooling: Cooling::default(),
         }
     }
 }
@@ -179,6 +183,9 @@ impl Node {
         start_reaper(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
         if node.store.is_some() {
             spill::start(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
+            if node.config.cooling.archive_after.is_some() {
+                cool::start(Arc::downgrade(&node)).map_err(|e| NodeError::Threads(e.to_string()))?;
+            }
         }
         Ok(node)
     }
@@ -206,6 +213,7 @@ impl Node {
             sessions: self.sessions().len() as u64,
             kv_bytes: usage.kv,
             index_bytes: usage.index,
+            compact_bytes: usage.compact,
             scratch_bytes: usage.scratch,
             catalogue_bytes: usage.catalogue,
             spilled_bytes: usage.spilled,

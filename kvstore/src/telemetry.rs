@@ -66,6 +66,12 @@ pub struct Metrics {
     pub archived: Counter,
     /// Spans whose rows came back from there.
     pub revivals: Counter,
+    /// Spans brought into a compact form.
+    pub compactions: Counter,
+    /// Spans that could not be.
+    pub compactions_refused: Counter,
+    /// Indexes that left RAM for their files.
+    pub indexes_left: Counter,
     /// Moves to and from the archive that failed.
     pub archive_errors: Counter,
     /// Bytes of extent files written.
@@ -87,6 +93,7 @@ struct Gauges {
     sessions: Gauge,
     kv: Gauge,
     index: Gauge,
+    compact: Gauge,
     scratch: Gauge,
     catalogue: Gauge,
     spilled: Gauge,
@@ -110,6 +117,8 @@ pub struct Snapshot {
     pub kv_bytes: u64,
     /// Bytes of indexes.
     pub index_bytes: u64,
+    /// Bytes of quantised and sketched forms.
+    pub compact_bytes: u64,
     /// Bytes of samples and of running builds.
     pub scratch_bytes: u64,
     /// Bytes that the catalogue may cache.
@@ -173,6 +182,9 @@ impl Metrics {
             promotions: counter(names::SPAN_PROMOTIONS, None),
             archived: counter(names::SPAN_ARCHIVES, None),
             revivals: counter(names::SPAN_REVIVALS, None),
+            compactions: counter(names::SPAN_COMPACTIONS, Some(("result", "ok"))),
+            compactions_refused: counter(names::SPAN_COMPACTIONS, Some(("result", "refused"))),
+            indexes_left: counter(names::INDEXES_LEFT, None),
             archive_errors: counter(names::ARCHIVE_ERRORS, None),
             stored_extents: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "extent"))),
             stored_queries: counter(names::STORE_WRITTEN_BYTES, Some(("kind", "queries"))),
@@ -184,6 +196,7 @@ impl Metrics {
                 sessions: gauge(names::SESSIONS, None),
                 kv: gauge(names::MEMORY_BYTES, Some(("kind", "kv"))),
                 index: gauge(names::MEMORY_BYTES, Some(("kind", "index"))),
+                compact: gauge(names::MEMORY_BYTES, Some(("kind", "compact"))),
                 scratch: gauge(names::MEMORY_BYTES, Some(("kind", "scratch"))),
                 catalogue: gauge(names::MEMORY_BYTES, Some(("kind", "catalogue"))),
                 spilled: gauge(names::SPILLED_BYTES, None),
@@ -206,6 +219,7 @@ impl Metrics {
         set(&self.gauges.sessions, now.sessions);
         set(&self.gauges.kv, now.kv_bytes);
         set(&self.gauges.index, now.index_bytes);
+        set(&self.gauges.compact, now.compact_bytes);
         set(&self.gauges.scratch, now.scratch_bytes);
         set(&self.gauges.catalogue, now.catalogue_bytes);
         set(&self.gauges.spilled, now.spilled_bytes);

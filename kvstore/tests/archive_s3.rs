@@ -100,7 +100,7 @@ async fn read(server: &Server) -> Result<(), tonic::Status> {
 
 async fn archive(server: &Server) -> Result<u64, tonic::Status> {
     let mut admin = v1::admin_client::AdminClient::connect(format!("http://{}", server.grpc)).await.unwrap();
-    let request = v1::EvictRequest { session: Vec::new(), tier: v1::Tier::Archived.into() };
+    let request = v1::EvictRequest { tier: v1::Tier::Archived.into(), ..Default::default() };
     Ok(admin.evict(request).await?.into_inner().archived_bytes)
 }
 

@@ -20,7 +20,7 @@ pub const SESSIONS: &str = "recollect_sessions";
 pub const SESSIONS_OPENED: &str = "recollect_sessions_opened_total";
 /// Sessions that ended; label `reason` is `close` or `lease` (counter).
 pub const SESSIONS_ENDED: &str = "recollect_sessions_ended_total";
-/// Bytes in use; label `kind` is `kv`, `index`, `scratch` or `catalogue` (gauge).
+/// Bytes in use; label `kind` is `kv`, `index`, `compact` (quantised and sketched forms), `scratch` or `catalogue` (gauge).
 pub const MEMORY_BYTES: &str = "recollect_memory_bytes";
 /// Bytes of keys and values that lie in maps of their files, which is no part of the budget (gauge).
 pub const SPILLED_BYTES: &str = "recollect_spilled_bytes";
@@ -36,9 +36,11 @@ pub const MEMORY_REFUSED: &str = "recollect_memory_refused_total";
 pub const SPANS_SEALED: &str = "recollect_spans_sealed_total";
 /// Index builds that ended, those of merges included; label `result` is `ok`, `error` or `cancelled` (counter).
 pub const INDEX_BUILDS: &str = "recollect_index_builds_total";
-/// Indexes that a start read from the data directory in place of a build (counter).
+/// Indexes read from the data directory, at a start or because they had left RAM (counter).
 pub const INDEXES_LOADED: &str = "recollect_indexes_loaded_total";
-/// Index builds and merges queued or running (gauge).
+/// Indexes that left RAM for their files (counter).
+pub const INDEXES_LEFT: &str = "recollect_indexes_left_total";
+/// Index builds, merges and compactions queued or running (gauge).
 pub const INDEX_BUILDS_PENDING: &str = "recollect_index_builds_pending";
 /// Seconds that an index build took (histogram).
 pub const INDEX_BUILD_SECONDS: &str = "recollect_index_build_seconds";
@@ -51,6 +53,8 @@ pub const SPAN_MERGE_SECONDS: &str = "recollect_span_merge_seconds";
 pub const SPAN_SPILLS: &str = "recollect_span_spills_total";
 /// Spans whose rows came back into RAM (counter).
 pub const SPAN_PROMOTIONS: &str = "recollect_span_promotions_total";
+/// Spans that were to get a compact form; label `result` is `ok` or `refused` (counter).
+pub const SPAN_COMPACTIONS: &str = "recollect_span_compactions_total";
 /// Spans whose rows went to the archive (counter).
 pub const SPAN_ARCHIVES: &str = "recollect_span_archives_total";
 /// Spans whose rows came back from the archive (counter).
@@ -84,7 +88,9 @@ pub const COUNTERS: &[(&str, &str)] = &[
     (MEMORY_REFUSED, "Requests refused for want of memory"),
     (SPANS_SEALED, "Spans sealed"),
     (INDEX_BUILDS, "Index builds ended, those of merges included"),
-    (INDEXES_LOADED, "Indexes read from the data directory in place of a build"),
+    (INDEXES_LOADED, "Indexes read from the data directory, at a start or because they had left RAM"),
+    (INDEXES_LEFT, "Indexes that left RAM for their files"),
+    (SPAN_COMPACTIONS, "Spans that were to get a quantised or sketched form"),
     (SPAN_MERGES, "Merges of spans ended"),
     (SPAN_SPILLS, "Spans whose rows went from RAM to maps of their files"),
     (SPAN_PROMOTIONS, "Spans whose rows came back into RAM"),
@@ -104,7 +110,7 @@ pub const GAUGES: &[(&str, &str)] = &[
     (ARCHIVED_BYTES, "Bytes of keys and values that only the archive holds"),
     (MEMORY_GRANTED_BYTES, "Bytes reserved or in use"),
     (MEMORY_BUDGET_BYTES, "The memory budget"),
-    (INDEX_BUILDS_PENDING, "Index builds and merges queued or running"),
+    (INDEX_BUILDS_PENDING, "Index builds, merges and compactions queued or running"),
     (STORE_PENDING, "Heads whose sealed spans are not on disk yet"),
     (STORE_QUARANTINED, "Files put into quarantine since the start"),
     (SESSIONS_REFUSED, "Stored sessions refused because something of them is missing"),
@@ -125,3 +131,5 @@ pub const SPAN_APPEND: &str = "append";
 pub const SPAN_BUILD: &str = "index_build";
 /// Span around one merge.
 pub const SPAN_MERGE: &str = "span_merge";
+/// Compaction of a span: its compact form and the swap.
+pub const SPAN_COMPACT: &str = "span_compact";

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use attention::{Description, Rows};
 
+use crate::compact::Compact;
 use crate::span::SpanIndex;
 
 /// How much is attended to exactly per query head.
@@ -27,6 +28,8 @@ pub struct SpanView<'a> {
     pub values: Rows<'a>,
     /// None: the span is scanned.
     pub index: Option<&'a SpanIndex>,
+    /// In place of the rows, which then need not be there, where [`Compact::answers`].
+    pub compact: Option<&'a Compact>,
     /// Span-local.
     pub visible: Range<usize>,
 }
@@ -68,6 +71,8 @@ pub type Chosen = Vec<Vec<(u32, u32)>>;
 pub struct Stats {
     /// Tokens attended to exactly, fresh ones included.
     pub exact_tokens: f64,
+    /// Tokens of spans that answered in a compact form.
+    pub compact_tokens: f64,
     /// Keys scored in any precision (tokens of budget all and fresh tokens included).
     pub keys_scored: f64,
     /// Rows of summaries scored.
@@ -84,6 +89,7 @@ impl Stats {
         let heads = heads as f64;
         Stats {
             exact_tokens: self.exact_tokens / heads,
+            compact_tokens: self.compact_tokens / heads,
             keys_scored: self.keys_scored / heads,
             summary_scored: self.summary_scored / heads,
             bytes_read: self.bytes_read / heads,

@@ -11,12 +11,14 @@
 //!   plain scan; `coverage`: a share of the mass in place of a number.
 //! - [`Budget`], [`SpanView`], [`Ask`], [`attend_spans`]: one decode step over all spans of a head: search, selection
 //!   (finalists of all spans compete), exact attention over the selection, the estimate of the rest.
+//! - [`Compact`]: a span in fewer bits or as a sketch, which is attended to whole.
 //! - `saved`: an index as bytes.
 
 mod ask;
 mod auto;
 mod build;
 mod calibrate;
+mod compact;
 mod coverage;
 mod error;
 mod finalists;
@@ -38,6 +40,7 @@ mod summary;
 
 pub use ask::{Ask, Budget, Chosen, SpanView, Stats};
 pub use build::{build, build_with};
+pub use compact::Compact;
 pub use error::BuildError;
 pub use memory::{index_bytes, working_bytes};
 pub use params::{BuildParams, BuildQueries, Kind};

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kernels::topk::{Sieve, TopK};
 
+use crate::compact::CompactScratch;
 use crate::find::Finding;
 use crate::shares::Shares;
 use crate::summary::{Cut, Remainder, Seen, Taken};
@@ -43,6 +44,7 @@ pub struct Scratch {
     pub(crate) remainder: Remainder,
     pub(crate) coverage: Taking,
     pub(crate) shares: Shares,
+    pub(crate) compact: CompactScratch,
     /// Maximum and exact mass of each head before a span is attended to by all of them.
     pub(crate) before: Vec<(f32, f32)>,
     /// Cuts by (index, visible range), most recent last.

@@ -1,6 +1,7 @@
 //! One decode step over all spans of a KV head: search, selection, exact attention over it, the estimate of the rest.
 //!
-//! The finalists of all spans compete for the budget of a query head. Fresh tokens are attended to exactly in addition.
+//! The finalists of all spans compete for the budget of a query head. Fresh tokens are attended to exactly in addition, and
+//! spans in a compact form as a whole.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -9,6 +10,7 @@ use attention::{Partial, attend_ids, attend_range};
 use kernels::{Kernels, topk::TopK};
 
 use crate::ask::{Ask, Budget, Chosen, SpanView, Stats};
+use crate::compact;
 use crate::coverage;
 use crate::find::{self, Reach};
 use crate::flat;
@@ -42,7 +44,9 @@ pub fn attend_spans(
         "masses for other than {} query heads",
         ask.group
     );
-    let mut step = Step { k: kernels, spans, ask, stats: Stats::default(), ids };
+    let searched = compact::searched(spans, ask);
+    let mut step =
+        Step { k: kernels, spans: searched.as_deref().unwrap_or(spans), ask, stats: Stats::default(), ids };
     if let Some(ids) = step.ids.as_deref_mut() {
         ids.clear();
         ids.resize(ask.group, Vec::new());
@@ -51,6 +55,7 @@ pub fn attend_spans(
     for view in fresh {
         step.attend_all(view, scratch, out);
     }
+    step.attend_compact(spans, scratch, out);
     match ask.budget {
         Budget::TopK(n) if n < step.visible() => step.top(n, scratch, out),
         Budget::Coverage(share) if share < 1.0 => coverage::attend(&mut step, share, scratch, out),
@@ -79,6 +84,24 @@ impl Step<'_, '_> {
     pub fn query(&self, head: usize) -> &[f32] {
         let dim = self.ask.q.len() / self.ask.group;
         &self.ask.q[head * dim..(head + 1) * dim]
+    }
+
+    /// Attends to the spans that answer in a compact form.
+    fn attend_compact(&mut self, spans: &[SpanView<'_>], scratch: &mut Scratch, out: &mut [Partial]) {
+        let ask = self.ask;
+        for (s, view) in spans.iter().enumerate().filter(|(_, view)| !view.visible.is_empty()) {
+            let Some(form) = compact::form(view.compact, ask) else { continue };
+            scratch.before.clear();
+            scratch.before.extend(out.iter().map(shares::before_all));
+            form.attend((self.k, &ask.description), ask.q, view.visible.clone(), &mut scratch.compact, out);
+            for (head, (out, &before)) in out.iter().zip(&scratch.before).enumerate() {
+                scratch.shares.note_all((s, head), before, out);
+            }
+            let n = (view.visible.len() * ask.group) as f64;
+            self.stats.compact_tokens += n;
+            self.stats.keys_scored += n;
+            self.stats.bytes_read += (form.bytes() * view.visible.len() / form.tokens().max(1)) as f64;
+        }
     }
 
     fn top(&mut self, n: usize, scratch: &mut Scratch, out: &mut [Partial]) {

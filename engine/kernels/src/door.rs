@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use half::f16;
 
 use crate::isa::{Isa, IsaError};
+use crate::packed::PackedRows;
 use crate::table::Table;
 use crate::vector::{CHANNEL_ROWS, CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun};
 
@@ -145,6 +146,18 @@ impl Kernels {
         }
     }
 
+    /// Products with packed rows: `out[h * stride + r] = base[h] + sum over d of q[h * lanes + d] * number(r, d)`. A number
+    /// is a code divided by its unit ([`Packing::units`]), which the caller has multiplied into `q` [g, lanes].
+    pub fn dot_packed(&self, rows: &PackedRows<'_>, q: &[f32], base: &[f32], out: &mut [f32], stride: usize) {
+        let g = base.len();
+        assert!(q.len() == g * rows.packing.lanes(), "dot_packed: {} of {g} queries", q.len());
+        check_packed(rows, g, out.len(), stride);
+        if g > 0 && rows.count > 0 {
+            // SAFETY: as in `dot_rows`; every window that is read lies within the bytes.
+            unsafe { (self.table.dot_packed)(rows, q, base, out, stride) }
+        }
+    }
+
     /// `a . b` of two stored rows.
     pub fn dot_f16(&self, a: &[f16], b: &[f16]) -> f32 {
         assert!(a.len() == b.len(), "dot_f16: {} and {} elements", a.len(), b.len());
@@ -203,6 +216,21 @@ impl Kernels {
         if n > 0 {
             // SAFETY: as in `dot_rows`.
             unsafe { (self.table.axpy_codes)(w, codes, dim, from, width, acc) }
+        }
+    }
+
+    /// Adds packed rows by their weights: `acc[h * lanes + d] += sum over r of w[h * stride + r] * number(r, d)`, with
+    /// numbers as in [`Kernels::dot_packed`]; `acc` is [g, lanes].
+    pub fn axpy_packed(&self, rows: &PackedRows<'_>, w: &[f32], stride: usize, acc: &mut [f32]) {
+        let lanes = rows.packing.lanes();
+        if lanes == 0 {
+            return;
+        }
+        let g = rows_of(acc.len(), lanes);
+        check_packed(rows, g, w.len(), stride);
+        if g > 0 && rows.count > 0 {
+            // SAFETY: as in `dot_packed`.
+            unsafe { (self.table.axpy_packed)(rows, w, stride, acc) }
         }
     }
 
@@ -383,6 +411,20 @@ impl fmt::Debug for Kernels {
 fn rows_of(len: usize, dim: usize) -> usize {
     assert!(dim > 0 && len.is_multiple_of(dim), "{len} elements are not rows of {dim}");
     len / dim
+}
+
+/// Whether rows, and what belongs to them for each of `g` heads, are there.
+fn check_packed(rows: &PackedRows<'_>, g: usize, len: usize, stride: usize) {
+    let (count, bytes) = (rows.count, rows.bytes.len());
+    if g > 0 && count > 0 {
+        let reach = (count - 1).saturating_mul(rows.stride).saturating_add(rows.packing.reach());
+        assert!(reach <= bytes, "packed rows: {count} of {} bytes reach to {reach} of {bytes}", rows.stride);
+        let places = (g - 1).saturating_mul(stride).saturating_add(count);
+        assert!(
+            count <= stride && places <= len,
+            "packed rows: {len} places for {g} x {count} in steps of {stride}"
+        );
+    }
 }
 
 fn check_gemm((a, b, c): (usize, usize, usize), dim: usize, m: usize, n: usize) {

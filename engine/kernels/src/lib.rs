@@ -9,6 +9,7 @@
 //! - [`Kernels`]: the safe door. It checks every length with `assert!` and then calls the chosen path.
 //! - `scalar`: the plain twin of every kernel, one obvious loop each; the other paths are tested against it.
 //! - `vector` and `generic`: the fast loops, written once over a small private vector trait.
+//! - [`Packing`]: rows of codes of any width, and how a register finds its own.
 //! - `arch`: one thin file per instruction set that implements the trait.
 //! - [`topk`]: bounded selection of (score, id) with ties broken by the lower id.
 //!
@@ -19,6 +20,7 @@ mod arch;
 mod door;
 mod generic;
 mod isa;
+mod packed;
 mod scalar;
 mod table;
 pub mod topk;
@@ -27,4 +29,5 @@ mod vector;
 pub use door::Kernels;
 pub use half::f16;
 pub use isa::{Isa, IsaError};
+pub use packed::{PACKED_BITS, PACKED_WINDOW, PackedRows, Packing};
 pub use vector::{CHANNEL_ROWS, CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, MOST_CODE};

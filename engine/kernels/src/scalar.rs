@@ -4,6 +4,7 @@
 use half::f16;
 
 use crate::isa::Isa;
+use crate::packed::PackedRows;
 use crate::table::Table;
 use crate::vector::{CODE_DIMS, CODE_HEAD, CODE_ROWS, CodeQuery, CodeRun, FINE_CODES};
 
@@ -14,11 +15,13 @@ pub(crate) static TABLE: Table = Table {
     dot_group,
     dot_codes,
     dot_channels,
+    dot_packed,
     dot_f16,
     l2_sq_f16,
     axpy_rows,
     axpy_pointers,
     axpy_codes,
+    axpy_packed,
     axpy_f32,
     scale,
     lift,
@@ -97,6 +100,25 @@ fn dot_channels(q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &
     }
 }
 
+/// The code of a row, at the place where it is.
+fn packed(rows: &PackedRows<'_>, r: usize, d: usize) -> f32 {
+    let (group, lane) = (&rows.packing.groups()[d / 8], d % 8);
+    let window = &rows.bytes[r * rows.stride + group.from..][..16];
+    let bytes =
+        group.bytes.as_chunks::<4>().0[lane].map(|at| if at < 128 { window[usize::from(at)] } else { 0 });
+    (u32::from_le_bytes(bytes) & group.masks[lane]) as f32
+}
+
+fn dot_packed(rows: &PackedRows<'_>, q: &[f32], base: &[f32], out: &mut [f32], stride: usize) {
+    let lanes = rows.packing.lanes();
+    for (h, base) in base.iter().enumerate() {
+        for r in 0..rows.count {
+            let products = (0..rows.packing.codes()).map(|d| q[h * lanes + d] * packed(rows, r, d));
+            out[h * stride + r] = base + products.sum::<f32>();
+        }
+    }
+}
+
 fn dot_f16(a: &[f16], b: &[f16]) -> f32 {
     a.iter().zip(b).map(|(x, y)| x.to_f32() * y.to_f32()).sum()
 }
@@ -139,6 +161,14 @@ fn axpy_codes(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize,
             for (acc, &code) in acc[from..from + width].iter_mut().zip(&row[from..]) {
                 *acc += w * f32::from(code);
             }
+        }
+    }
+}
+
+fn axpy_packed(rows: &PackedRows<'_>, w: &[f32], stride: usize, acc: &mut [f32]) {
+    for (h, acc) in acc.chunks_exact_mut(rows.packing.lanes().max(1)).enumerate() {
+        for (d, acc) in acc[..rows.packing.codes()].iter_mut().enumerate() {
+            *acc += (0..rows.count).map(|r| w[h * stride + r] * packed(rows, r, d)).sum::<f32>();
         }
     }
 }

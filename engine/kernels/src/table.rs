@@ -3,6 +3,7 @@
 use half::f16;
 
 use crate::isa::Isa;
+use crate::packed::PackedRows;
 use crate::vector::{CodeQuery, CodeRun};
 
 /// One path. Every function is `unsafe`: the caller (the door) has checked that the CPU has the instruction set and
@@ -19,6 +20,8 @@ pub(crate) struct Table {
     pub dot_codes: unsafe fn(query: &CodeQuery<'_>, blocks: &[u8], runs: &[CodeRun], out: &mut [f32]),
     /// `z[h * n + r] += sum over d of q[h * dim + d] * code(d, r)`, n rows by channel.
     pub dot_channels: unsafe fn(q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &mut [f32]),
+    /// `out[h * stride + r] = base[h] + sum over d of q[h * lanes + d] * code(r, d)`; `out` reaches to the last of these.
+    pub dot_packed: unsafe fn(rows: &PackedRows<'_>, q: &[f32], base: &[f32], out: &mut [f32], stride: usize),
     pub dot_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub l2_sq_f16: unsafe fn(a: &[f16], b: &[f16]) -> f32,
     pub axpy_rows: unsafe fn(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]),
@@ -27,6 +30,8 @@ pub(crate) struct Table {
     /// `acc[h * stride + d] += sum over r of w[h * n + r] * codes[r * stride + d]`, for d in from..from + width.
     pub axpy_codes:
         unsafe fn(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]),
+    /// `acc[h * lanes + d] += sum over r of w[h * stride + r] * code(r, d)`; `w` reaches to the last of these.
+    pub axpy_packed: unsafe fn(rows: &PackedRows<'_>, w: &[f32], stride: usize, acc: &mut [f32]),
     pub axpy_f32: unsafe fn(w: f32, x: &[f32], acc: &mut [f32]),
     pub scale: unsafe fn(w: f32, x: &mut [f32]),
     pub lift: unsafe fn(z: &mut [f32], scale: f32, spreads: &[f32], lift: (f32, f32), counts: &[f32]),

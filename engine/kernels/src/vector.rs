@@ -2,6 +2,8 @@
 
 use half::f16;
 
+use crate::packed::Group;
+
 /// A register of `LANES` f32.
 ///
 /// # Safety
@@ -27,6 +29,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_low_bits(p: *const u8) -> Self;
     /// The upper four bits of bytes, as numbers from 0 to 15.
     unsafe fn load_high_bits(p: *const u8) -> Self;
+    /// The codes of a packed row that belong to lanes `d` on, a multiple of `LANES`, each times its unit's inverse.
+    unsafe fn load_packed(row: *const u8, groups: *const Group, d: usize) -> Self;
     /// The first `len` lanes from memory, the others 0.
     unsafe fn load_part(p: *const f32, len: usize) -> Self;
     unsafe fn load_f16_part(p: *const f16, len: usize) -> Self;

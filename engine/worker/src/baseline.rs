@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use attention::{Description, Partial, Rows, Scratch, attend_range};
 use half::f16;
+use index::sketch::{WatchedRow, watch};
 use index::{Ask, Budget, SpanView, attend_spans};
 use kernels::Kernels;
 use rayon::prelude::*;
 
 use crate::causal::causal_attention;
 use crate::forward::{KvShape, LayerAttention, LayerBlock};
-use crate::tier::{Span, Tier, TierScratch, Variant, WatchedRow, watch};
+use crate::tier::{Span, Tier, TierScratch, Variant};
 use crate::window::WindowSpec;
 
 /// Which tokens a baseline attends to.
@@ -97,8 +98,9 @@ impl FullCache {
             .map(|(layer, head)| {
                 let range = self.sealed();
                 let rows = if variant.learns() { self.watched_rows(layer, head) } else { Vec::new() };
-                let keys = (&self.heads[layer][head].0[..], self.shape.dim);
-                let watched = watch((&Kernels::native(), &self.description), keys, range, &rows)?;
+                let keys = (0, Rows::contiguous(&self.heads[layer][head].0, self.shape.dim));
+                let numbers = (&Kernels::native(), &self.description);
+                let watched = watch(numbers, (&[keys], self.shape.dim), range, &rows)?;
                 Tier::build(&self.span(layer, head), variant, &watched, seed)
             })
             .collect::<anyhow::Result<_>>()?;
@@ -179,6 +181,7 @@ impl FullCache {
                 keys: Rows::contiguous(k, dim),
                 values: Rows::contiguous(v, dim),
                 index: None,
+                compact: None,
                 visible: rest.start as usize..rest.end as usize,
             };
             let ask = Ask {

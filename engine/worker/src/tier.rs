@@ -1,6 +1,5 @@
 //! What a span can be held in: as it came, without its least attended tokens, quantised, sketched.
 
-use std::ops::Range;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
@@ -9,7 +8,6 @@ use attention::{Description, Partial, Rows, Scratch, attend_range};
 use half::f16;
 use index::sketch::{Sketch, SketchKind, SketchParams, SketchScratch, Watched};
 use kernels::Kernels;
-use rayon::prelude::*;
 
 /// Which tier or variant.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,56 +87,6 @@ pub struct Span<'a> {
     pub description: Description,
 }
 
-/// A row of all query heads of a group, which sees the keys before `visible`.
-#[derive(Clone, Debug)]
-pub struct WatchedRow {
-    /// [group, dim]
-    pub q: Vec<f32>,
-    /// Keys of the head that it sees.
-    pub visible: usize,
-}
-
-/// Weights below this are not reported by a decode path, and not noted here.
-const LEAST: f32 = 1e-6;
-
-/// Tokens that one query attended to, and their shares.
-type Paid = (Vec<u32>, Vec<f32>);
-
-/// The attention that rows paid to the tokens of `span`, by the softmax over all `keys` [tokens, dim] that they see.
-///
-/// # Errors
-/// A query of the wrong length or that is not finite.
-pub fn watch(
-    (k, d): (&Kernels, &Description),
-    (keys, dim): (&[f16], usize),
-    span: Range<usize>,
-    rows: &[WatchedRow],
-) -> Result<Watched> {
-    let paid: Vec<Vec<Paid>> = rows
-        .par_iter()
-        .map(|row| {
-            let mut z = vec![0f32; row.q.len() / dim * row.visible];
-            k.dot_rows(&row.q, dim, &keys[..row.visible * dim], &mut z);
-            d.logits(&mut z);
-            let of_head = |z: &mut [f32]| {
-                let m = k.max(z);
-                let l = k.exp_sum(z, m);
-                let inside = span.start.min(row.visible)..span.end.min(row.visible);
-                let ids = inside.filter(|&t| z[t] > LEAST * l);
-                ids.map(|t| ((t - span.start) as u32, z[t] / l)).unzip()
-            };
-            z.chunks_exact_mut(row.visible).map(of_head).collect()
-        })
-        .collect();
-    let mut watched = Watched::new(span.len(), dim);
-    for (row, paid) in rows.iter().zip(paid) {
-        for (q, (ids, weights)) in row.q.chunks_exact(dim).zip(paid) {
-            watched.observe(q, row.visible.saturating_sub(span.start), &ids, &weights)?;
-        }
-    }
-    Ok(watched)
-}
-
 /// A span in a tier.
 #[derive(Clone, Debug)]
 pub enum Tier {
@@ -211,7 +159,9 @@ impl Tier {
                 let of_held = Rows::contiguous(held_values, values.dim());
                 attend_range(k, d, q, &held, &of_held, 0..ids.len(), &mut scratch.exact, &mut out);
             }
-            Tier::Sketched(sketch) => sketch.attend(k, d, q, &mut scratch.sketched, &mut out),
+            Tier::Sketched(sketch) => {
+                sketch.attend((k, d), q, 0..keys.len(), &mut scratch.sketched, &mut out);
+            }
         }
         out
     }

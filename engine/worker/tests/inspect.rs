@@ -248,4 +248,32 @@ fn rows_leave_ram_come_back_and_are_pinned() {
     assert!(plain.contains("archived"), "{plain}");
     assert_eq!(moved("promote", shard, &["--session", &id])[1]["bytes"], bytes);
     assert!(lines(shard, &[])[..spans.len()].iter().all(|span| span["tier"] == "full"));
+    for (flag, tier, more) in [("int8", "int8", &[][..]), ("sketch", "sketch", &["--percent", "30"][..])] {
+        let rows = moved("evict", shard, &[&["--tier", flag][..], more].concat());
+        assert!(rows[0]["verb"] == flag && rows[1]["bytes"].as_u64().unwrap() > 0, "{rows:?}");
+        let rows = lines(shard, &[]);
+        let (spans, session) = rows.split_at(rows.len() - 2);
+        assert!(spans.iter().any(|s| s["tier"] == tier));
+        for span in spans.iter().filter(|s| !s["recall_estimate"].is_null()) {
+            let compact = span["compact_bytes"].as_u64().unwrap();
+            assert!(span["tier"] == tier && compact > 0 && span["index_bytes"] == 0, "{span}");
+            assert!(compact < span["kv_bytes"].as_u64().unwrap(), "{span}");
+        }
+        assert_eq!(session[0]["compact_bytes"], session[1]["compact_bytes"]);
+        let plain = String::from_utf8(inspect(shard, &[]).stdout).unwrap();
+        assert!(
+            plain.contains(&format!(" {tier} ")) && plain.contains("MiB of int8 and sketches"),
+            "{plain}"
+        );
+    }
+    for (more, named) in [
+        (["--percent", "30"], "--percent is for --tier sketch"),
+        (["--percent", "60"], "60"),
+        (["--tier", "int4"], "int4"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_recollect"));
+        let refused = command.args(["evict", "--shard", shard]).args(more).output().unwrap();
+        let line = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(64) && line.contains(named), "{line}");
+    }
 }

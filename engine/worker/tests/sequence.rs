@@ -11,7 +11,7 @@ use kvstore::NodeConfig;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::runtime::Runtime;
-use wire::v1::IndexKind;
+use wire::v1::{IndexKind, Tier};
 use worker::baseline::{FullCache, Mode};
 use worker::compare::argmax;
 use worker::decode::Spending;
@@ -29,6 +29,16 @@ struct Bench {
 }
 
 fn bench(model: &TinyModel, shards: usize, context: u64) -> Bench {
+    bench_on(model, shards, context, |_, _| ())
+}
+
+/// The same over shards that are set up further: by the folder of the bench and their number.
+fn bench_on(
+    model: &TinyModel,
+    shards: usize,
+    context: u64,
+    set: impl Fn(&mut NodeConfig, std::path::PathBuf),
+) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let path = model.write_directory(folder.path(), 1);
     let loaded = Loaded::load(Some(&path), Precision::Single, RopeScaling::Auto).unwrap();
@@ -37,8 +47,9 @@ fn bench(model: &TinyModel, shards: usize, context: u64) -> Bench {
     let cluster = {
         let _inside = runtime.enter();
         let shards = (0..shards).map(|i| {
-            Arc::new(EmbeddedShard::start(format!("embedded-{i}"), NodeConfig::default()).unwrap())
-                as Arc<dyn Shard>
+            let mut config = NodeConfig::default();
+            set(&mut config, folder.path().join(format!("shard-{i}")));
+            Arc::new(EmbeddedShard::start(format!("embedded-{i}"), config).unwrap()) as Arc<dyn Shard>
         });
         let shards = shards.collect();
         runtime.block_on(Cluster::new(shards)).unwrap()
@@ -144,6 +155,42 @@ fn logits_are_as_near_to_full_attention_as_the_tier_of_the_context_is_fine() {
     for wrong in ["int9", "coded", "coded-0", "sketch-25", "evict-x"] {
         assert!(wrong.parse::<worker::tier::Variant>().is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn shards_answer_from_the_tier_that_they_hold_the_context_in() {
+    let bench = bench_on(&TinyModel::small(2), 2, 8192, |config, path| config.storage = Some(path));
+    let (prompt, forced) = (tokens(3000, 4), tokens(30, 5));
+    let full = full(&bench, &prompt, &forced);
+    let at = (bench.runtime.handle().clone(), &bench.cluster);
+    let (mut sequence, _) =
+        Sequence::start(&bench.loaded.llama, at, &prompt, &spec(Budget::All, false, WINDOW), |_| ()).unwrap();
+    sequence.wait_ready().unwrap();
+    let start = sequence.checkpoint();
+    let mut logits = |sequence: &mut Sequence<'_>, budget, estimate| -> Vec<f32> {
+        sequence.set_spending(Spending { budget, estimate });
+        let logits = sequence.extend(&forced).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        sequence.rewind(&start).unwrap();
+        logits
+    };
+    let error = |logits: &[f32]| {
+        let pairs = logits.iter().zip(&full);
+        pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    let mut errors = Vec::new();
+    for (tier, percent) in [(Tier::Quantised, 0), (Tier::Sketched, 50), (Tier::Sketched, 20)] {
+        let id = sequence.session().id().to_vec();
+        let freed = bench.runtime.block_on(bench.cluster.evict(Some(&id), tier, percent)).unwrap();
+        assert!(freed > 0, "{tier:?} {percent}");
+        let ours = logits(&mut sequence, Budget::TopK(1), true);
+        errors.push(error(&ours));
+        // Everything exactly comes from the rows, to the bit.
+        assert!(logits(&mut sequence, Budget::All, false) == full, "{tier:?} {percent}");
+    }
+    assert!(errors.is_sorted() && errors[0] < 0.05 && errors[0] > 0.0, "{errors:?}");
+    bench.runtime.block_on(bench.cluster.promote(sequence.session().id())).unwrap();
+    assert!(logits(&mut sequence, Budget::All, false) == full);
+    sequence.close().unwrap();
 }
 
 #[test]

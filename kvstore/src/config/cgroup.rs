@@ -1,4 +1,4 @@
-//! How much memory the control group of this process may use.
+//! How much memory this process may use: its control group, and the machine.
 
 use std::path::Path;
 
@@ -9,6 +9,16 @@ const NONE: u64 = 1 << 60;
 pub fn limit() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     limit_of(&told, Path::new("/sys/fs/cgroup"))
+}
+
+/// The machine's memory; None where it is not told.
+pub fn machine() -> Option<u64> {
+    machine_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn machine_of(told: &str) -> Option<u64> {
+    let total = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Reads the groups of a process as `/proc/self/cgroup` tells them. Inside a container the path may be that of the host:
@@ -45,6 +55,14 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
+    }
+
+    #[test]
+    fn the_machine_tells_its_memory_in_kibibytes() {
+        assert_eq!(machine_of("MemFree: 7 kB\nMemTotal:       24576 kB\n"), Some(24 << 20));
+        assert_eq!(machine_of("MemTotal: much\n"), None);
+        assert_eq!(machine_of(""), None);
+        assert!(machine().is_none_or(|bytes| bytes > 1 << 20));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Configuration: defaults, then a TOML file, then `RECOLLECT__SECTION__KEY`, then flags; checked before a port opens.
 
 mod cgroup;
+mod print;
 mod size;
 
 pub use size::{Size, parse_size};
 pub use wire::Address;
 
 use crate::telemetry::LogFormat;
-use crate::{ArchiveSettings, NodeConfig};
+use crate::{ArchiveSettings, Cooling, Form, NodeConfig};
 use attention::EXTENT_TOKENS;
 use clap::{Args, Command};
 use figment::Figment;
@@ -40,6 +41,8 @@ pub struct Config {
     pub sessions: Sessions,
     /// The disk.
     pub storage: Storage,
+    /// What becomes of spans that nobody asks for.
+    pub tiers: Tiers,
     /// An object store for what need not lie on the disk.
     pub archive: Archive,
     /// The log.
@@ -65,7 +68,7 @@ pub struct Server {
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
     /// KV, indexes, working memory and the catalogue's cache together. Default: 4 GiB, but no more than three quarters of
-    /// what the control group may use.
+    /// what the process may use: its control group, the machine.
     pub budget: Size,
 }
 
@@ -111,6 +114,34 @@ pub struct Storage {
     pub path: PathBuf,
     /// Bytes that the catalogue may cache, a part of the memory budget; at most a sixteenth of that is used.
     pub catalogue_cache: Size,
+}
+
+/// What becomes of spans that nobody asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tiers {
+    /// What answers for them.
+    pub cold: Cold,
+    /// Unused for so long a span is cold.
+    pub cold_seconds: u64,
+    /// Size of a sketch in percent of the rows' bytes.
+    pub sketch_percent: u32,
+    /// Unused for so long a session goes to the archive; 0: never.
+    pub archive_seconds: u64,
+    /// Whether what left RAM returns when it is used again and again.
+    pub bring_back: bool,
+}
+
+/// What answers for cold spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cold {
+    /// Their rows, in RAM or in maps of their files.
+    Rows,
+    /// A quantised form in RAM.
+    Int8,
+    /// A sketch in RAM, by estimate.
+    Sketch,
 }
 
 /// An object store for what need not lie on the disk.
@@ -163,6 +194,47 @@ impl Memory {
 impl Default for Storage {
     fn default() -> Self {
         Self { path: PathBuf::new(), catalogue_cache: Size(NodeConfig::default().catalogue_cache_bytes) }
+    }
+}
+
+impl Default for Tiers {
+    fn default() -> Self {
+        let cooling = Cooling::default();
+        Self {
+            cold: Cold::Rows,
+            cold_seconds: cooling.after.as_secs(),
+            sketch_percent: 25,
+            archive_seconds: 0,
+            bring_back: cooling.bring_back,
+        }
+    }
+}
+
+impl Tiers {
+    fn cooling(&self) -> Cooling {
+        let seconds = Duration::from_secs;
+        Cooling {
+            form: match self.cold {
+                Cold::Rows => None,
+                Cold::Int8 => Some(Form::Quantised),
+                // Checked: at most 50.
+                Cold::Sketch => Some(Form::Sketched(self.sketch_percent as u8)),
+            },
+            after: seconds(self.cold_seconds),
+            archive_after: (self.archive_seconds > 0).then(|| seconds(self.archive_seconds)),
+            bring_back: self.bring_back,
+        }
+    }
+}
+
+impl Cold {
+    /// As it is written.
+    fn name(self) -> &'static str {
+        match self {
+            Cold::Rows => "rows",
+            Cold::Int8 => "int8",
+            Cold::Sketch => "sketch",
+        }
     }
 }
 
@@ -223,7 +295,7 @@ pub struct Flags {
     /// Address of /livez /readyz /metrics /status [default: 127.0.0.1:7421]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Memory budget, as 4GiB or 512MiB [default: 4GiB, or three quarters of the cgroup's limit if that is less]
+    /// Memory budget, as 4GiB or 512MiB [default: 4GiB, or three quarters of the machine's memory or of the cgroup's limit if that is less]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Directory where sessions outlive the process [default: none, memory only]
@@ -243,10 +315,10 @@ pub struct Flags {
 impl Config {
     /// Reads and checks everything. The error is one line that names the setting.
     pub fn load(flags: &Flags) -> Result<Self, String> {
-        Self::load_within(flags, cgroup::limit())
+        Self::load_within(flags, [cgroup::limit(), cgroup::machine()].into_iter().flatten().min())
     }
 
-    /// The same for a process whose control group may use so much memory.
+    /// The same for a process that may use so much memory.
     fn load_within(flags: &Flags, limit: Option<u64>) -> Result<Self, String> {
         let defaults = Config { memory: Memory::within(limit), ..Config::default() };
         let mut figment = Figment::from(Serialized::defaults(defaults));
@@ -287,7 +359,7 @@ impl Config {
         match limit.filter(|&limit| config.memory.budget.0 > limit) {
             None => Ok(config),
             Some(limit) => Err(format!(
-                "memory.budget: {} bytes, more than the {limit} bytes that the control group of this process may use",
+                "memory.budget: {} bytes, more than the {limit} bytes that this process may use (the machine's memory, or the limit of its control group)",
                 config.memory.budget.0
             )),
         }
@@ -313,6 +385,15 @@ impl Config {
                 return Err("archive.url: needs storage.path (--data), from where spans are archived".into());
             }
         }
+        check("tiers.cold_seconds", self.tiers.cold_seconds, 1..=365 * 24 * 3600)?;
+        check("tiers.sketch_percent", self.tiers.sketch_percent.into(), 1..=50)?;
+        check("tiers.archive_seconds", self.tiers.archive_seconds, 0..=365 * 24 * 3600)?;
+        if self.tiers.cold != Cold::Rows && self.storage.path.as_os_str().is_empty() {
+            return Err("tiers.cold: needs storage.path (--data), where the rows stay".into());
+        }
+        if self.tiers.archive_seconds > 0 && self.archive.url.is_empty() {
+            return Err("tiers.archive_seconds: needs archive.url (--archive)".into());
+        }
         check("storage.catalogue_cache", self.storage.catalogue_cache.0, 64 << 10..=1 << 40)?;
         check("server.max_message", self.server.max_message.0, 64 << 10..=2 << 30)?;
         check("server.grace_seconds", self.server.grace_seconds, 0..=3600)?;
@@ -336,45 +417,6 @@ impl Config {
         Ok(())
     }
 
-    /// The effective configuration as a TOML file.
-    pub fn print(&self) -> String {
-        let Self { server, memory, attend, index, sessions, storage, archive, log } = self;
-        let format = match log.format {
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-        };
-        format!(
-            "[server]\nlisten = \"{}\"\nhttp = \"{}\"\nmax_message = \"{}\"\ngrace_seconds = {}\n\n\
-             [memory]\nbudget = \"{}\"\n\n\
-             [attend]\nthreads = {}\nqueue = {}\n\n\
-             [index]\nthreads = {}\nmin_tokens = {}\nrecall = {:?}\nseal_tokens = {}\n\
-             merge = {}\n\n\
-             [sessions]\nlease_seconds = {}\n\n\
-             [storage]\npath = {:?}\ncatalogue_cache = \"{}\"\n\n\
-             [archive]\nurl = {:?}\ntimeout_seconds = {}\nretries = {}\n\n\
-             [log]\nformat = \"{format}\"\nfilter = {:?}\n",
-            server.listen,
-            server.http,
-            server.max_message,
-            server.grace_seconds,
-            memory.budget,
-            attend.threads,
-            attend.queue,
-            index.threads,
-            index.min_tokens,
-            index.recall,
-            index.seal_tokens,
-            index.merge,
-            sessions.lease_seconds,
-            storage.path,
-            storage.catalogue_cache,
-            archive.url,
-            archive.timeout_seconds,
-            archive.retries,
-            log.filter,
-        )
-    }
-
     /// The part that concerns the node.
     pub fn node(&self) -> NodeConfig {
         let some = |n: usize| (n > 0).then_some(n);
@@ -392,6 +434,7 @@ impl Config {
             storage: Some(self.storage.path.clone()).filter(|p| !p.as_os_str().is_empty()),
             catalogue_cache_bytes: self.storage.catalogue_cache.0,
             archive: self.archive.settings(),
+            cooling: self.tiers.cooling(),
         }
     }
 }

@@ -17,6 +17,13 @@ fn what_is_printed_reads_back() {
     config.storage.catalogue_cache = Size(1 << 20);
     config.archive.url = "file:///some/where".into();
     config.archive.retries = 0;
+    config.tiers = Tiers {
+        cold: Cold::Sketch,
+        cold_seconds: 9,
+        sketch_percent: 7,
+        archive_seconds: 11,
+        bring_back: false,
+    };
     config.log.filter = "kvstore=debug,info".into();
     assert_eq!(with_file(&config.print()).unwrap(), config);
 }
@@ -75,6 +82,11 @@ fn mistakes_are_one_line_that_names_the_key() {
         ),
         ("[archive]\nurl = \"ftp://x\"\n", "archive.url"),
         ("[archive]\nurl = \"file:///x\"\n", "archive.url: needs storage.path (--data)"),
+        ("[tiers]\ncold = \"int4\"\n", "tiers.cold"),
+        ("[tiers]\ncold = \"int8\"\n", "tiers.cold: needs storage.path (--data)"),
+        ("[tiers]\nsketch_percent = 51\n", "tiers.sketch_percent: 51, must be in 1..=50"),
+        ("[tiers]\ncold_seconds = 0\n", "tiers.cold_seconds"),
+        ("[tiers]\narchive_seconds = 60\n", "tiers.archive_seconds: needs archive.url (--archive)"),
         ("[archive]\ntimeout_seconds = 0\n", "archive.timeout_seconds"),
         ("[server\n", "--config"),
     ] {

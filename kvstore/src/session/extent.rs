@@ -175,14 +175,21 @@ impl SealedRows {
         joined
     }
 
-    /// The keys for the attention code.
+    /// The keys for the attention code; none while any of them lie in the archive only.
     pub fn keys(&self) -> Rows<'_> {
-        Rows::chunked(self.extents.iter().map(|e| e.keys()).collect(), self.key_dim)
+        self.rows(Extent::keys, self.key_dim)
     }
 
     /// The values.
     pub fn values(&self) -> Rows<'_> {
-        Rows::chunked(self.extents.iter().map(|e| e.values()).collect(), self.value_dim)
+        self.rows(Extent::values, self.value_dim)
+    }
+
+    fn rows<'s>(&'s self, of: impl Fn(&'s Extent) -> &'s [f16], dim: usize) -> Rows<'s> {
+        match self.extents.iter().any(|e| e.archived_bytes() > 0) {
+            true => Rows::contiguous(&[], dim),
+            false => Rows::chunked(self.extents.iter().map(|e| of(e)).collect(), dim),
+        }
     }
 
     /// Copies rows `[begin, end)` to the ends of `k` and `v`.

@@ -4,9 +4,10 @@ use crate::admission::{Charge, Kind, Purse, Short};
 use crate::session::fresh::{Extents, Fresh, capacity};
 use crate::session::geometry::Geometry;
 use crate::session::samples::{self, Samples};
-use crate::session::span::{Queries, Span};
+use crate::session::span::{Queries, Span, Want};
 use half::f16;
 use index::SpanView;
+use index::sketch::WatchedRow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tonic::Status;
@@ -227,6 +228,21 @@ impl State {
         self.samples.last()
     }
 
+    /// Sampled queries of all heads of the group with positions behind `begin`, in order of their positions.
+    pub fn sampled(&self, begin: u64) -> Vec<WatchedRow> {
+        let mut rows = Vec::new();
+        let mut add = |samples: &Samples| {
+            let behind = samples.rows().filter(|&(position, _)| position > begin);
+            rows.extend(behind.map(|(position, q)| WatchedRow {
+                q: q.iter().map(|x| x.to_f32()).collect(),
+                visible: position as usize + 1,
+            }));
+        };
+        self.spans.iter().for_each(|h| h.span.queries().own.iter().for_each(&mut add));
+        add(&self.samples);
+        rows
+    }
+
     /// Sealed spans in order, with their visible ends.
     pub fn spans(&self) -> impl Iterator<Item = (&Arc<Span>, u64)> {
         self.spans.iter().map(|h| (&h.span, h.visible_end))
@@ -254,12 +270,12 @@ impl State {
         indexed.then_some(span)
     }
 
-    /// Refuses a range of which only the archive holds a part: its rows are brought back first.
-    pub fn at_hand(&self, begin: u64, end: u64) -> Result<(), Status> {
-        match self.seen(begin, end).find(|span| span.rows.archived() > 0) {
+    /// Refuses a range of which something is to be brought back first.
+    pub fn at_hand(&self, begin: u64, end: u64, want: Want) -> Result<(), Status> {
+        match self.seen(begin, end).find(|span| span.lacks(want)) {
             None => Ok(()),
             Some(span) => Err(Status::unavailable(format!(
-                "tokens {}..{} lie in the archive: ask again",
+                "tokens {}..{} lie in the archive or in files: ask again",
                 span.begin, span.end
             ))),
         }
@@ -274,6 +290,7 @@ impl State {
             keys: self.fresh.keys.rows(),
             values: self.fresh.values.rows(),
             index: None,
+            compact: None,
             visible: (first - self.fresh.begin) as usize..(last - self.fresh.begin) as usize,
         });
         (spans, fresh)

@@ -4,9 +4,11 @@
 //! * `head`: what one (layer, KV head) holds
 //! * `span`, `extent`, `fresh`, `samples`: its parts; `sampled`: the samples of all of them
 //! * `tiers`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
+//! * `compact`: what answers in the place of rows
 //! * `stored`: what of it goes to disk, and back
 //! * `lease`: how long it lives unheard of; `cuts`: what was taken back of it
 
+pub mod compact;
 pub mod cuts;
 pub mod extent;
 pub mod fresh;

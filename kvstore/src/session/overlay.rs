@@ -105,6 +105,13 @@ impl Head {
         held.map(|h| h.span = new).is_some()
     }
 
+    /// As [`Head::overlay`], unless the session is read now: `read` is looked at while nobody has the head.
+    pub fn overlay_unread(&self, old: &Arc<Span>, new: Arc<Span>, read: impl FnOnce() -> bool) -> bool {
+        let mut state = self.write();
+        let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
+        held.filter(|_| !read()).map(|h| h.span = new).is_some()
+    }
+
     /// Puts an archived span in the place of the same span, unless that is read now or about to be merged. Who reads
     /// afterwards finds the archived one: `read` is looked at while nobody has the head.
     pub fn archive(&self, old: &Arc<Span>, new: Arc<Span>, read: impl FnOnce() -> bool) -> bool {

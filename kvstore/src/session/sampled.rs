@@ -20,7 +20,7 @@ pub struct Sampled {
 impl State {
     /// The samples at `positions`, `most` of them at most. Those that a truncation hides are not among them. None while an
     /// index is being built: the build holds the samples of its span.
-    pub fn sampled(&self, positions: Range<u64>, most: usize) -> Option<Sampled> {
+    pub fn sample_page(&self, positions: Range<u64>, most: usize) -> Option<Sampled> {
         let mut page = Sampled::default();
         for held in self.spans.iter().filter(|h| h.span.begin < positions.end) {
             if !held.span.ready() {
@@ -28,10 +28,10 @@ impl State {
             }
             let end = positions.end.min(held.visible_end);
             if let Some(own) = &held.span.queries().own {
-                page.add(own.rows(), positions.start..end, most);
+                page.add(own.each(), positions.start..end, most);
             }
         }
-        page.add(self.samples.rows(), positions, most);
+        page.add(self.samples.each(), positions, most);
         Some(page)
     }
 }
@@ -78,7 +78,7 @@ mod tests {
         };
         let sealing = Sealing { index_from: Some(8), merge: true, stored: false };
         let span = head.push(&g, rows, grant, sealing).wants_index.unwrap();
-        let told = |at, most| head.read().sampled(at, most);
+        let told = |at, most| head.read().sample_page(at, most);
         assert_eq!(told(0..40, 100), None);
         // What the builder does.
         let taken = std::mem::take(&mut *span.queries());

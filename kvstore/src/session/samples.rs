@@ -54,8 +54,13 @@ impl Samples {
         self.pos.last().copied()
     }
 
+    /// Positions with their queries.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, &[f16])> {
+        self.pos.iter().copied().zip(self.q.chunks_exact(self.width))
+    }
+
     /// Position, what it sees, and queries of each, in order.
-    pub fn rows(&self) -> impl Iterator<Item = (u64, u64, &[f16])> {
+    pub fn each(&self) -> impl Iterator<Item = (u64, u64, &[f16])> {
         let numbers = self.pos.iter().zip(&self.seen);
         numbers.zip(self.q.chunks_exact(self.width)).map(|((&pos, &seen), q)| (pos, seen, q))
     }

@@ -22,7 +22,7 @@ impl State {
                 extents: extents.collect::<Option<_>>()?,
                 queries: *held.span.queries_file().get()?,
                 // Comes later than the rows; without one a restart builds it.
-                index: held.span.index_file().get().copied().unwrap_or(0),
+                index: held.span.index_file().unwrap_or(0),
             })
         };
         let spans = self.spans.iter().map(span).collect::<Option<_>>()?;

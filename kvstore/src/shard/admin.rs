@@ -2,6 +2,7 @@
 
 use crate::node::Node;
 use crate::session::Session;
+use crate::session::compact::Form;
 use crate::session::span::Span;
 use crate::shard::kinds::wire_kind;
 use std::sync::Arc;
@@ -78,6 +79,7 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
         pinned: session.pinned.load(Ordering::Acquire),
         spilled_bytes: usage.spilled,
         archived_bytes: usage.archived,
+        compact_bytes: usage.compact,
         durable: session.log().is_some(),
         durable_watermark: match (&session.kept, session.log()) {
             (_, Some(log)) => log.durable().0,
@@ -115,13 +117,16 @@ fn terms(session: &Session) -> v1::SessionTerms {
 
 fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInfo {
     let indexed = span.indexed();
-    let kind = indexed.map_or(index::Kind::Flat, |i| i.index.kind());
+    let about = span.about();
+    let kind = about.map_or(index::Kind::Flat, |a| a.kind);
     let (_, spilled_bytes) = span.rows.tiers();
     let archived_bytes = span.rows.archived();
-    let tier = match (archived_bytes, spilled_bytes) {
-        (0, 0) => v1::Tier::Full,
-        (0, _) => v1::Tier::Spilled,
-        _ => v1::Tier::Archived,
+    let tier = match (span.compact().map(|c| c.kind), archived_bytes, spilled_bytes) {
+        (Some(Form::Quantised), ..) => v1::Tier::Quantised,
+        (Some(Form::Sketched(_)), ..) => v1::Tier::Sketched,
+        (None, 0, 0) => v1::Tier::Full,
+        (None, 0, _) => v1::Tier::Spilled,
+        (None, ..) => v1::Tier::Archived,
     };
     v1::SpanInfo {
         layer: layer as u32,
@@ -132,12 +137,13 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
         index: wire_kind(kind) as i32,
         ready: span.ready(),
         index_bytes: indexed.map_or(0, |i| i.charge.bytes()),
-        build_us: indexed.map_or(0, |i| i.build_us),
-        recall: indexed.and_then(|i| i.index.recall_estimate()),
-        width: indexed.map_or(0, |i| u32::try_from(i.index.width()).unwrap_or(u32::MAX)),
-        recall_target: indexed.map(|i| i.recall_target),
+        build_us: about.map_or(0, |a| a.build_us),
+        recall: about.and_then(|a| a.recall),
+        width: about.map_or(0, |a| u32::try_from(a.width).unwrap_or(u32::MAX)),
+        recall_target: about.map(|a| a.recall_target),
         tier: tier.into(),
         spilled_bytes,
         archived_bytes,
+        compact_bytes: span.compact().map_or(0, |c| c.charge.bytes()),
     }
 }

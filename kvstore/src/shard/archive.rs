@@ -1,28 +1,25 @@
-//! Rows that go to the archive when an operator says so, and come back when somebody wants to read them.
+//! Rows that go to the archive when an operator says so; `bring` fetches them again.
 
-use crate::archive::PARALLEL;
-use crate::builder::Work;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::span::Span;
+use crate::shard::bring::{each, explained};
 use crate::shard::open::on_disk;
 use crate::spill::{Place, places};
 use crate::store::Store;
-use crate::store::archived::MoveError;
-use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::Status;
 
-/// How long background work of a session may go on before its spans are archived as they are.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long background work of a session may go on before its spans are archived or compacted as they are.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that moved to the archive: all of them, and those that were in RAM.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Moved {
     /// All.
     pub archived: u64,
-    /// Of these in RAM.
+    /// That left RAM: of these, and of their indexes.
     pub freed: u64,
 }
 
@@ -38,21 +35,23 @@ impl Node {
             session.pending.settled(Instant::now().checked_add(PATIENCE)).await;
         }
         let (node, store) = (self.clone(), store.clone());
-        on_disk(move || {
-            store.archive()?;
-            let mut moved = Moved::default();
-            for session in &sessions {
-                node.persist_all(&store, session)?;
-                let ready = |span: &Span| span.can_spill() && span.ready() && span.rows.archived() == 0;
-                for done in each(places(session, ready), |place| node.archive_one(&store, place)) {
-                    let done = done?;
-                    moved.archived += done.archived;
-                    moved.freed += done.freed;
-                }
+        on_disk(move || node.archive_now(&store, &sessions)).await?
+    }
+
+    /// The same without waiting for background work; blocks.
+    pub(crate) fn archive_now(&self, store: &Store, sessions: &[Arc<Session>]) -> Result<Moved, Status> {
+        store.archive()?;
+        let mut moved = Moved::default();
+        for session in sessions {
+            self.persist_all(store, session)?;
+            let ready = |span: &Span| span.can_spill() && span.ready() && span.rows.archived() == 0;
+            for done in each(places(session, ready), |place| self.archive_one(store, place)) {
+                let done = done?;
+                moved.archived += done.archived;
+                moved.freed += done.freed;
             }
-            Ok(moved)
-        })
-        .await?
+        }
+        Ok(moved)
     }
 
     fn archive_one(&self, store: &Store, Place { session, at, span }: Place) -> Result<Moved, Status> {
@@ -65,11 +64,14 @@ impl Node {
         }
         let _one = session.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = span.rows.let_go(&session.purse);
-        let moved = Moved { archived: rows.archived(), freed: span.rows.tiers().0 };
-        if !head.archive(&span, Arc::new(span.over(rows)), || session.is_read()) {
+        let in_ram = span.rows.tiers().0;
+        let archived = Arc::new(span.over(rows).without_index());
+        let index = span.indexed().filter(|_| archived.index_is_away()).map_or(0, |i| i.charge.bytes());
+        let moved = Moved { archived: archived.rows.archived(), freed: in_ram + index };
+        if !head.archive(&span, archived, || session.is_read()) {
             return Ok(Moved::default());
         }
-        session.purse.shrink(moved.freed);
+        session.purse.shrink(in_ram);
         // What stays behind is found at the next start, where it does no harm.
         store.drop_files(&span).map_err(|e| Status::internal(e.to_string()))?;
         self.metrics.archived.increment(1);
@@ -82,111 +84,4 @@ impl Node {
         );
         Ok(moved)
     }
-
-    /// Whether a range of heads has rows that must be brought back before they are read.
-    pub(crate) fn is_away(
-        &self,
-        session: &Session,
-        layer: usize,
-        heads: Range<usize>,
-        range: &Range<u64>,
-    ) -> bool {
-        // Without a store there is no archive.
-        self.store.is_some()
-            && heads
-                .filter_map(|h| session.head(layer, h).ok())
-                .any(|head| head.read().seen(range.start, range.end).any(|span| span.is_away()))
-    }
-
-    /// Brings a range of heads back, until a time. The caller holds a `Reading`, so that it stays. What is late is brought
-    /// back all the same, for the next one who asks.
-    pub(crate) async fn revive(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        (layer, heads): (usize, Range<usize>),
-        range: Range<u64>,
-        until: Option<Instant>,
-    ) -> Result<(), Status> {
-        if !self.is_away(session, layer, heads.clone(), &range) {
-            return Ok(());
-        }
-        let (node, of) = (self.clone(), session.clone());
-        let asked = range.clone();
-        let work = on_disk(move || {
-            node.bring_from_archive(&of, |(l, h), span| {
-                l == layer && heads.contains(&h) && span.begin < asked.end && asked.start < span.end
-            })
-        });
-        // A task of its own, which goes on when nobody waits for it any more.
-        let work = tokio::spawn(work);
-        let done = match until {
-            None => work.await,
-            Some(at) => tokio::time::timeout_at(at.into(), work).await.map_err(|_| {
-                Status::unavailable(format!(
-                    "tokens {}..{} of layer {layer} lie in the archive and are not back within the deadline; they are on their way: ask again",
-                    range.start, range.end
-                ))
-            })?,
-        };
-        done.map_err(|e| Status::internal(format!("bringing rows back ended without an answer: {e}")))??
-    }
-
-    /// Brings back every span of a session that is wanted, and queues the builds that waited for it.
-    pub(crate) fn bring_from_archive(
-        &self,
-        session: &Arc<Session>,
-        wanted: impl Fn((usize, usize), &Span) -> bool,
-    ) -> Result<(), Status> {
-        let Some(store) = &self.store else { return Ok(()) };
-        // One after the other: the second finds what the first has brought.
-        let _one = session.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut away = places(session, Span::is_away);
-        away.retain(|place| wanted(place.at, &place.span));
-        each(away, |place| self.bring_one(store, place)).into_iter().collect()
-    }
-
-    fn bring_one(&self, store: &Store, Place { session, at, span }: Place) -> Result<(), Status> {
-        let bytes = store.revive(&session, at, &span).map_err(|e| {
-            self.metrics.archive_errors.increment(1);
-            explained(at, &span, "lie in", &e)
-        })?;
-        self.metrics.revivals.increment(u64::from(bytes > 0));
-        // An index that was stored is there already.
-        if span.take_unqueued() && !span.ready() {
-            let work = Work::Index(Arc::downgrade(&session), Arc::downgrade(span.core()));
-            self.queue(&session, at, work);
-        }
-        Ok(())
-    }
-}
-
-/// What moved not, and why; the code says whether asking again may help.
-fn explained(at: (usize, usize), span: &Span, verb: &str, e: &MoveError) -> Status {
-    let text = format!(
-        "tokens {}..{} of layer {}, KV head {} {verb} the archive: {e}",
-        span.begin, span.end, at.0, at.1
-    );
-    Status::new(e.code(), text)
-}
-
-/// Does something to each place, a few at a time; after the first error no more are begun.
-fn each<T: Send>(
-    places: Vec<Place>,
-    work: impl Fn(Place) -> Result<T, Status> + Sync,
-) -> Vec<Result<T, Status>> {
-    let threads = PARALLEL.min(places.len());
-    let (left, done) = (Mutex::new(places.into_iter()), Mutex::new(Vec::new()));
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let run = || {
-        while let Some(place) = next() {
-            let result = work(place);
-            let failed = result.is_err();
-            done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-            if failed {
-                while next().is_some() {}
-            }
-        }
-    };
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run))));
-    done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -191,7 +191,7 @@ impl Node {
         Ok(v1::AttendResponse { id, rows, error: None })
     }
 
-    /// Brings back what the rows ask for and only the archive holds, and stores the tokens that waited for it. A row whose
+    /// Brings back what the rows ask for from the archive and from files, and stores the tokens that waited for it. A row whose
     /// rows do not come back fails, and nothing of it is stored.
     async fn bring_rows_back(
         self: &Arc<Self>,
@@ -205,7 +205,7 @@ impl Node {
             let Ok(row) = row else { return Ok(()) };
             let Some(ask) = &row.ask else { return Ok(()) };
             let heads = (row.layer, row.heads.clone());
-            let back = self.revive(&row.session, heads, ask.begin..ask.end, until).await;
+            let back = self.revive(&row.session, heads, (ask.begin..ask.end, ask.want()), until).await;
             back.map_err(|s| Status::new(s.code(), format!("rows[{i}]: {}", s.message())))
         });
         let back = futures::future::join_all(bring).await;
@@ -298,7 +298,7 @@ impl Node {
                 state.end()
             )));
         }
-        state.at_hand(ask.begin, ask.end)?;
+        state.at_hand(ask.begin, ask.end, ask.want())?;
         let (spans, fresh) = state.views(ask.begin, ask.end);
         let asked = Ask {
             q: &ask.q[slot * width..(slot + 1) * width],
@@ -334,7 +334,7 @@ impl Node {
         // Out of time: what was not attended to exactly is missing unless an estimate stands in for it.
         let estimated = ask.estimate && ask.budget != Budget::All;
         let missing = if stats.deadline_hit && !estimated {
-            visible.saturating_sub(stats.exact_tokens as u64)
+            visible.saturating_sub((stats.exact_tokens + stats.compact_tokens) as u64)
         } else {
             0
         };

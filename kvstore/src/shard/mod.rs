@@ -6,7 +6,7 @@
 //! * `read`: `ReadRows`; `samples`: `ReadSamples`
 //! * `truncate`: `Truncate`
 //! * `admin`: `Inspect`, `WaitReady`
-//! * `archive`: rows that go to the archive and come back
+//! * `archive`: rows that go to the archive; `bring`: what is brought back before it is read
 //! * `tier`: `Evict`, `Promote`, `Pin`, `Unpin`
 //! * `probe`: which tokens a query selects, for measurements
 
@@ -14,6 +14,7 @@ pub mod admin;
 pub mod append;
 pub mod archive;
 pub mod attend;
+pub mod bring;
 pub mod kinds;
 pub mod open;
 pub mod plan;

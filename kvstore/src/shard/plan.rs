@@ -1,6 +1,7 @@
 //! Reading an attend message: every check that needs no lock, so that a bad row costs its neighbours nothing.
 
 use crate::node::Node;
+use crate::session::span::Want;
 use crate::session::{Reading, Session};
 use attention::Description;
 use half::f16;
@@ -22,7 +23,7 @@ pub struct Row {
     pub token: Option<Token>,
     /// Then attended.
     pub ask: Option<RowAsk>,
-    /// Its token is stored only once the rows that it asks for are back from the archive.
+    /// Its token is stored only once what it asks for is back from the archive or from files.
     pub parked: bool,
     /// What was brought back stays until this row is answered.
     _reading: Reading,
@@ -54,6 +55,13 @@ pub struct RowAsk {
     pub q: Vec<f32>,
     /// `[heads * group]`: log of the mass that the caller attends to itself, where it says so.
     pub outside: Option<Vec<f32>>,
+}
+
+impl RowAsk {
+    /// What it wants of spans.
+    pub fn want(&self) -> Want {
+        Want::Answer { budget: self.budget, estimate: self.estimate }
+    }
 }
 
 impl Row {
@@ -116,7 +124,9 @@ impl Node {
         };
         session.lease.renew(None);
         let parked = token.is_some()
-            && ask.as_ref().is_some_and(|a| self.is_away(&session, layer, heads.clone(), &(a.begin..a.end)));
+            && ask
+                .as_ref()
+                .is_some_and(|a| self.lacks(&session, layer, heads.clone(), (&(a.begin..a.end), a.want())));
         Ok(Row { session, layer, heads, token, ask, parked, _reading: reading })
     }
 }

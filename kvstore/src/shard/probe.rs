@@ -1,6 +1,7 @@
 //! Which tokens a query selects: for measurements and tests. No message carries it, no step needs it.
 
 use crate::node::Node;
+use crate::session::span::Want;
 use attention::{Description, Partial};
 use index::{Ask, Budget, Scratch, Stats, attend_spans};
 use std::ops::Range;
@@ -35,6 +36,7 @@ impl Node {
                 g.key_dim
             )));
         }
+        let want = Want::Answer { budget: Budget::TopK(k), estimate: false };
         let state = session.head(layer, kv_head)?.read();
         let end = state.end();
         if range.end > end {
@@ -43,7 +45,7 @@ impl Node {
                 range.end
             )));
         }
-        state.at_hand(range.start, range.end)?;
+        state.at_hand(range.start, range.end, want)?;
         let (views, fresh) = state.views(range.start, range.end);
         let seen = state.spans().filter(|(s, end)| s.view(range.start, range.end, *end).is_some());
         let begins: Vec<u64> = seen.map(|(span, _)| span.begin).collect();

@@ -2,6 +2,7 @@
 
 use crate::node::Node;
 use crate::session::Reading;
+use crate::session::span::Want;
 use std::sync::Arc;
 use tonic::Status;
 use wire::tensor::from_f16;
@@ -33,7 +34,7 @@ impl Node {
             )));
         }
         let reading = Reading::begin(&session);
-        self.revive(&session, (layer, heads.clone()), begin..end, None).await?;
+        self.revive(&session, (layer, heads.clone()), (begin..end, Want::Rows), None).await?;
         let permit = self.pool.enter().await?;
         self.pool
             .run(permit, move || {
@@ -42,7 +43,7 @@ impl Node {
                 if end > state.end() {
                     return Err(Status::aborted("the range was truncated meanwhile"));
                 }
-                state.at_hand(begin, end)?;
+                state.at_hand(begin, end, Want::Rows)?;
                 let (k, v) = state.copy(begin, end);
                 let n = (end - begin) as usize;
                 Ok(v1::ReadRowsResponse {

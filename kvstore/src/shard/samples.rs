@@ -37,7 +37,7 @@ impl Node {
         self.pool
             .run(permit, move || {
                 let state = session.head(layer, heads.start)?.read();
-                let page = state.sampled(begin..end, usize::try_from(most).unwrap_or(usize::MAX));
+                let page = state.sample_page(begin..end, usize::try_from(most).unwrap_or(usize::MAX));
                 let page = page.ok_or_else(|| {
                     Status::unavailable(format!(
                         "an index of layer {layer}, KV head {} is being built: ask again after WaitReady",

@@ -1,16 +1,42 @@
 //! `Evict`, `Promote`, `Pin`, `Unpin`: what operators say about where rows lie.
 
+use crate::builder::Work;
+use crate::compactor::Compaction;
 use crate::node::Node;
+use crate::session::compact::Form;
+use crate::session::span::Want;
 use crate::session::{Reading, Session};
+use crate::shard::archive::PATIENCE;
 use crate::shard::open::on_disk;
+use crate::spill::{Place, places};
 use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::oneshot;
 use tonic::Status;
 use wire::v1;
 
+/// Percent of the bytes of rows that a sketch takes where nobody says.
+const SKETCH_PERCENT: u32 = 25;
+/// The most that can be asked for.
+const SKETCH_MOST: u32 = 50;
+
+/// The form that is asked for.
+fn form(request: &v1::EvictRequest) -> Result<Form, Status> {
+    match (request.tier(), request.sketch_percent) {
+        (v1::Tier::Sketched, 0) => Ok(Form::Sketched(SKETCH_PERCENT as u8)),
+        (v1::Tier::Sketched, percent) if percent <= SKETCH_MOST => Ok(Form::Sketched(percent as u8)),
+        (v1::Tier::Sketched, percent) => Err(Status::invalid_argument(format!(
+            "sketch_percent is {percent}, must be 1 to {SKETCH_MOST}, or 0 for {SKETCH_PERCENT}"
+        ))),
+        (_, 0) => Ok(Form::Quantised),
+        _ => Err(Status::invalid_argument("sketch_percent is for the tier sketched")),
+    }
+}
+
 impl Node {
-    /// Brings sealed spans to disk and spills them, or archives them: those of one session, or of all that are not pinned.
+    /// Brings sealed spans to disk and spills, compacts or archives them: those of one session, or of all that are not pinned.
     pub async fn evict(self: &Arc<Self>, request: v1::EvictRequest) -> Result<v1::EvictResponse, Status> {
         let Some(store) = self.store.clone() else {
             let why = "nothing can be evicted: this server has no storage.path (--data)";
@@ -32,10 +58,18 @@ impl Node {
                 let moved = self.archive(&store, sessions).await?;
                 return Ok(v1::EvictResponse { freed_bytes: moved.freed, archived_bytes: moved.archived });
             }
-            other => {
-                let name = other.as_str_name();
+            v1::Tier::Quantised | v1::Tier::Sketched => {
+                let form = form(&request)?;
+                let freed_bytes = self.compact(&store, sessions, form).await?;
+                return Ok(v1::EvictResponse { freed_bytes, archived_bytes: 0 });
+            }
+            v1::Tier::Full => {
+                let name = v1::Tier::Full.as_str_name();
                 return Err(Status::invalid_argument(format!("tier: rows are not evicted to {name}")));
             }
+        }
+        if request.sketch_percent != 0 {
+            return Err(Status::invalid_argument("sketch_percent is for the tier sketched"));
         }
         let node = self.clone();
         let freed =
@@ -54,18 +88,68 @@ impl Node {
         owned.try_for_each(|(layer, kv_head, _)| Ok(store.persist(session, (layer, kv_head))?))
     }
 
+    /// Brings every span of these sessions that has an index into a compact form, its rows to disk and its index to its file.
+    /// The first error ends it; what is done stays.
+    async fn compact(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        sessions: Vec<Arc<Session>>,
+        form: Form,
+    ) -> Result<u64, Status> {
+        let mut freed = 0;
+        for session in sessions {
+            session.pending.settled(Instant::now().checked_add(PATIENCE)).await;
+            let (node, store, of) = (self.clone(), store.clone(), session.clone());
+            let ready = on_disk(move || {
+                node.persist_all(&store, &of)?;
+                // A sketch is made of the rows.
+                node.bring(&of, Want::Rows, |_, span| span.about().is_some())?;
+                Ok::<_, Status>(places(&of, |span| {
+                    span.about().is_some() && span.ready() && span.can_spill()
+                }))
+            });
+            for place in ready.await?? {
+                let (reply, answer) = oneshot::channel();
+                self.queue_compaction(&place, form, Some(reply));
+                let done =
+                    answer.await.map_err(|_| Status::internal("the compaction ended without an answer"))?;
+                freed += done.map_err(|reason| {
+                    let (layer, kv_head) = place.at;
+                    let tokens = format!("tokens {}..{}", place.span.begin, place.span.end);
+                    Status::failed_precondition(format!(
+                        "{tokens} of layer {layer}, KV head {kv_head} stay as they are: {reason}"
+                    ))
+                })?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Queues the compaction of a span.
+    pub(crate) fn queue_compaction(
+        &self,
+        Place { session, at, span }: &Place,
+        form: Form,
+        reply: Option<oneshot::Sender<Result<u64, String>>>,
+    ) {
+        let (of, core) = (Arc::downgrade(session), Arc::downgrade(span.core()));
+        self.queue(session, *at, Work::Compact(Compaction { session: of, core, form, reply }));
+    }
+
     /// Copies the spilled rows of a session, those of the archive among them, back into RAM.
     pub async fn promote(
         self: &Arc<Self>,
         request: v1::PromoteRequest,
     ) -> Result<v1::PromoteResponse, Status> {
         let session = self.session(&request.session, "session")?;
+        // Without a store everything is in RAM.
+        let Some(store) = self.store.clone() else { return Ok(v1::PromoteResponse::default()) };
         let node = self.clone();
         let promoted = on_disk(move || {
             // So that they are not archived again before they are in RAM.
             let _reading = Reading::begin(&session);
-            node.bring_from_archive(&session, |_, _| true)?;
-            node.promote_all(&session).map_err(|s| node.short("promoting the session", s))
+            node.bring(&session, Want::Rows, |_, _| true)?;
+            node.promote_all(&store, &session).map_err(|s| node.short("promoting the session", s))
         });
         let promoted_bytes = promoted.await??;
         Ok(v1::PromoteResponse { promoted_bytes })

@@ -6,11 +6,13 @@
 //! again, and what is pinned.
 //!
 //! * this file: room is made, spans are spilled and promoted
-//! * `policy`: which span goes first, and which comes back
+//! * `policy`: which span goes first, and which comes back; `cool`: what becomes of spans that nobody asks for
 
+pub mod cool;
 pub mod policy;
 
 use crate::admission::{Reclaim, Short};
+use crate::builder::Work;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::span::Span;
@@ -55,7 +57,7 @@ impl Reclaim for Node {
             }
             if ready >= missing {
                 let chosen = policy::choose(candidates, missing.max(self.budget.limit() / STEP_PART));
-                if chosen.into_iter().map(|c| self.spill(store, c.span)).sum::<u64>() > 0 {
+                if chosen.into_iter().map(|c| self.let_go(store, c.span)).sum::<u64>() > 0 {
                     return true;
                 }
                 // They were merged away or cannot be read back: others may do.
@@ -73,7 +75,7 @@ impl Reclaim for Node {
 }
 
 impl Node {
-    /// Spans that could leave RAM now, and the bytes of those that could once they are on disk.
+    /// Spans of which something could leave RAM now, and the bytes of rows that could once they are on disk.
     fn candidates(&self) -> (Vec<Candidate<Place>>, u64) {
         let (mut candidates, mut unwritten) = (Vec::new(), 0);
         let now = now();
@@ -81,22 +83,49 @@ impl Node {
             let pinned = session.pinned.load(Ordering::Acquire);
             for (layer, kv_head, head) in session.owned() {
                 for (span, _) in head.read().spans() {
-                    let bytes = span.rows.tiers().0;
-                    if bytes == 0 {
-                        continue;
-                    }
-                    if span.can_spill() {
-                        let rank = span.history().rank(now);
+                    let rows = span.rows.tiers().0;
+                    let bytes = match rows {
+                        0 => beside_rows(span, &session),
+                        rows if span.can_spill() => rows,
+                        rows => {
+                            unwritten += if pinned || span.rows.published() { 0 } else { rows };
+                            0
+                        }
+                    };
+                    if bytes > 0 {
+                        // What answers for rows in files goes after the rows of all spans that are not in use now.
+                        let rank = span.history().rank(now).with_rows(rows > 0);
                         let place =
                             Place { session: session.clone(), at: (layer, kv_head), span: span.clone() };
                         candidates.push(Candidate { rank, bytes, pinned, span: place });
-                    } else if !pinned && !span.rows.published() {
-                        unwritten += bytes;
                     }
                 }
             }
         }
         (candidates, unwritten)
+    }
+
+    /// Lets the rows of a span go, or what answers for rows in files. Returns the bytes.
+    fn let_go(&self, store: &Store, place: Place) -> u64 {
+        match place.span.rows.tiers().0 {
+            0 => self.let_answers_go(place),
+            _ => self.spill(store, place),
+        }
+    }
+
+    /// Leaves of a span whose rows lie in files nothing in RAM: no compact form, no index that can be read again.
+    fn let_answers_go(&self, Place { session, at, span }: Place) -> u64 {
+        let Ok(head) = session.head(at.0, at.1) else { return 0 };
+        let bytes = beside_rows(&span, &session);
+        let new = Arc::new(span.again().with_form(None).without_index());
+        let left = u64::from(new.index_is_away() && !span.index_is_away());
+        // Who reads the session now has brought back what it needs.
+        if bytes == 0 || !head.overlay_unread(&span, new, || session.is_read()) {
+            return 0;
+        }
+        self.metrics.indexes_left.increment(left);
+        tracing::debug!(layer = at.0, kv_head = at.1, begin = span.begin, bytes, "index or form let go");
+        bytes
     }
 
     /// Moves the rows of a span to maps. Returns the bytes that are not in RAM any more once readers of the old span have
@@ -139,61 +168,93 @@ impl Node {
         places.into_iter().map(|place| self.spill(store, place)).sum()
     }
 
-    /// Copies every spilled row of a session back into RAM; returns the bytes. Refused as a whole when they do not fit.
-    pub(crate) fn promote_all(&self, session: &Arc<Session>) -> Result<u64, Short> {
+    /// Brings every row and index of a session that lies in files back into RAM; returns the bytes. Refused as a whole when
+    /// they do not fit.
+    pub(crate) fn promote_all(&self, store: &Store, session: &Arc<Session>) -> Result<u64, Short> {
         let places = places(session, |span| span.rows.tiers().1 > 0);
-        self.budget.check(places.iter().map(|p| p.span.rows.tiers().1).sum())?;
+        self.budget.check(places.iter().map(|p| to_bring(store, &p.span)).sum())?;
         let mut promoted = 0;
         for place in places {
-            promoted += self.promote_one(place)?;
+            promoted += self.promote_one(store, place)?;
         }
         Ok(promoted)
     }
 
-    /// Brings back spilled spans that are pinned or used again and again, while a part of the budget stays free; returns
-    /// the bytes.
+    /// Brings back spans that are pinned or used again and again, while a part of the budget stays free; returns the
+    /// bytes.
     pub(crate) fn bring_back(&self, now: u64) -> u64 {
-        if self.budget.usage().spilled == 0 {
-            return 0;
-        }
+        let Some(store) = self.store.as_ref().filter(|_| self.budget.usage().spilled > 0) else { return 0 };
         let mut candidates = Vec::new();
         for session in self.sessions() {
             let pinned = session.pinned.load(Ordering::Acquire);
-            for place in places(&session, |s| s.rows.tiers().1 > 0 && (pinned || s.history().wanted(now))) {
-                let (rank, bytes) = (place.span.history().rank(now), place.span.rows.tiers().1);
+            let wanted = |s: &Span| pinned || (self.config().cooling.bring_back && s.history().wanted(now));
+            for place in places(&session, |s| s.rows.tiers().1 > 0 && wanted(s)) {
+                let (rank, bytes) = (place.span.history().rank(now), to_bring(store, &place.span));
                 candidates.push(Candidate { rank, bytes, pinned, span: place });
             }
         }
         let limit = self.budget.limit();
         let chosen = policy::choose_back(candidates, limit - self.budget.granted(), limit);
         // What finds no room after all stays where it is, for the next look.
-        chosen.into_iter().map_while(|c| self.promote_one(c.span).ok()).sum()
+        chosen.into_iter().map_while(|c| self.promote_one(store, c.span).ok()).sum()
     }
 
-    fn promote_one(&self, Place { session, at, span }: Place) -> Result<u64, Short> {
+    fn promote_one(&self, store: &Store, place: Place) -> Result<u64, Short> {
+        let Place { session, at, span } = &place;
         let Ok(head) = session.head(at.0, at.1) else { return Ok(0) };
         let bytes = span.rows.tiers().1;
+        // The archive holds the rest.
+        if span.rows.archived() > 0 {
+            return Ok(0);
+        }
         let charge = session.purse.promote(bytes)?;
-        let rows = span.rows.promoted(charge);
-        if !head.overlay(&span, Arc::new(span.over(rows))) {
+        let mut new = span.over(span.rows.promoted(charge)).with_form(None);
+        let mut rebuilt = false;
+        if span.index_is_away() {
+            let indexed = self.stored_index(store, &place).inspect_err(|_| session.purse.shrink(bytes))?;
+            rebuilt = indexed.is_none();
+            new = new.with_index(indexed);
+        }
+        if !head.overlay(span, Arc::new(new)) {
             // Merged, cut off or spilled meanwhile: what was promised is taken back.
             session.purse.shrink(bytes);
             return Ok(0);
+        }
+        if rebuilt {
+            let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
+            self.queue(session, *at, work);
         }
         self.metrics.promotions.increment(1);
         Ok(bytes)
     }
 }
 
-/// Looks once a second for what should come back, until the node is gone.
+/// Bytes that answer for the rows of a span which lie in files, and that can be had again: a compact form, an index.
+fn beside_rows(span: &Span, session: &Session) -> u64 {
+    let index = span.indexed().filter(|_| span.can_let_index_go() && !session.is_read());
+    index.map_or(0, |i| i.charge.bytes()) + span.compact().map_or(0, |c| c.charge.bytes())
+}
+
+/// Bytes that a span takes in RAM in addition when it comes back: rows, and an index about as large as its file.
+fn to_bring(store: &Store, span: &Span) -> u64 {
+    let file = span.index_file().filter(|_| span.index_is_away());
+    let index = file.and_then(|id| std::fs::metadata(store.directory.index(id)).ok()).map_or(0, |m| m.len());
+    span.rows.tiers().1 + index
+}
+
+/// Looks once a second for what should come back, and for what has grown cold, until the node is gone.
 pub fn start(node: Weak<Node>) -> std::io::Result<()> {
     std::thread::Builder::new().name("promoter".into()).spawn(move || {
         loop {
             std::thread::sleep(LOOK);
             match node.upgrade() {
-                Some(node) => node.bring_back(now()),
+                Some(node) => {
+                    let now = now();
+                    node.bring_back(now);
+                    node.cool_down(now);
+                }
                 None => return,
-            };
+            }
         }
     })?;
     Ok(())

@@ -40,6 +40,8 @@ pub struct History {
 /// How hot a span is; the lowest leaves first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
+    /// Rows in files whose index or form is all that is left in RAM, of a span in use: last of all.
+    answers: bool,
     /// The last reference but one, bursts counted once; spans without come first.
     before: Option<u64>,
     /// Of those: the ones whose only burst is over come before those in use.
@@ -85,6 +87,11 @@ impl History {
         twice || last.saturating_sub(self.first.max(self.left)) >= SUSTAINED
     }
 
+    /// How long nobody has referred to it; since the start where nobody has.
+    pub fn idle(&self, now: u64) -> u64 {
+        now.saturating_sub(self.last.unwrap_or(0).max(self.left))
+    }
+
     /// That of a span which replaces two.
     pub fn joined(self, other: History) -> Self {
         Self {
@@ -100,11 +107,20 @@ impl History {
     pub fn rank(&self, now: u64) -> Rank {
         let since = self.last.map(|last| now.saturating_sub(last));
         Rank {
+            answers: false,
             before: self.before.filter(|_| since.is_some_and(|s| s <= RETAINED)),
             in_use: since.is_some_and(|s| s <= CORRELATED),
             attention: self.attention.to_bits(),
             last: self.last,
         }
+    }
+}
+
+impl Rank {
+    /// That of what answers for rows in files, where it is not the rows that could go: while the span is in use, that goes
+    /// after everything else, since it is little and the rows are useless without it.
+    pub fn with_rows(self, rows: bool) -> Self {
+        Self { answers: !rows && self.in_use, ..self }
     }
 }
 

@@ -218,7 +218,7 @@ impl Store {
         at: (usize, usize),
         span: &Span,
     ) -> Result<(), StoreError> {
-        let Some(indexed) = span.indexed().filter(|_| span.index_file().get().is_none()) else {
+        let Some(indexed) = span.indexed().filter(|_| span.index_file().is_none()) else {
             return Ok(());
         };
         if kept.has_ended() {
@@ -238,7 +238,7 @@ impl Store {
                 id
             }
         };
-        let _ = span.index_file().set(id);
+        span.set_index_file(Some(id));
         Ok(())
     }
 }

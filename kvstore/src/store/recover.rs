@@ -102,10 +102,14 @@ impl Node {
                 }
             }
         }
+        let quarantined = store.directory.quarantined();
+        if served + refused == 0 && quarantined == 0 {
+            return Ok(());
+        }
         tracing::info!(
             sessions = served,
             refused,
-            quarantined = store.directory.quarantined(),
+            quarantined,
             checked_ms,
             took_ms = started.elapsed().as_millis(),
             "recovered"

@@ -127,7 +127,26 @@ impl Quantised {
             quantised.push_keys(keys, values, tokens.clone());
             quantised.push_values(values, tokens);
         }
+        quantised.settle();
         Ok(quantised)
+    }
+
+    /// Keeps no more memory than [`Quantised::bytes`] tells.
+    fn settle(&mut self) {
+        self.keys.settle();
+        self.second.iter_mut().for_each(Plane::settle);
+        self.values.settle();
+        for halves in [
+            &mut self.offsets,
+            &mut self.steps,
+            &mut self.value_offsets,
+            &mut self.value_steps,
+            &mut self.extreme_keys,
+            &mut self.extreme_values,
+        ] {
+            halves.shrink_to_fit();
+        }
+        self.extreme.shrink_to_fit();
     }
 
     /// Tokens.

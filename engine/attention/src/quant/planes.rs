@@ -27,6 +27,11 @@ impl Plane {
         self.bytes.extend(low.iter().zip(upper).map(|(low, high)| low | high << 4));
     }
 
+    /// Keeps no more memory than the codes take.
+    pub fn settle(&mut self) {
+        self.bytes.shrink_to_fit();
+    }
+
     /// Code `i` of a run.
     pub fn get(&self, run: usize, i: usize) -> u8 {
         let (size, from) = (self.bytes_of_run(), run * self.bytes_of_run());

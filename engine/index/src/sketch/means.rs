@@ -4,6 +4,8 @@
 //! whose keys lie together, and how many they are. A bucket weighs its count times exp(scale q . mean); a token reads
 //! back as the means of its bucket.
 
+use std::ops::Range;
+
 use attention::{Description, Partial, Rows};
 use half::f16;
 use kernels::Kernels;
@@ -93,13 +95,34 @@ impl Means {
         self.places.len()
     }
 
-    /// Attention of all query heads, `q` [g, key_dim], over every token, merged into `out` [g].
-    pub fn attend(&self, k: &Kernels, d: &Description, q: &[f32], out: &mut [Partial]) {
+    /// Attention of all query heads, `q` [g, key_dim], over the tokens of `range`, merged into `out` [g]: a bucket weighs
+    /// as many of its tokens as the range has. Panics when the range is not held.
+    pub fn attend(
+        &self,
+        (k, d): (&Kernels, &Description),
+        q: &[f32],
+        range: Range<usize>,
+        out: &mut [Partial],
+    ) {
+        assert!(range.end <= self.tokens(), "tokens {range:?} of {}", self.tokens());
+        // Exact rows are in the order of their tokens.
+        let mut exact: Option<Range<usize>> = None;
+        let mut counts = vec![0.0; self.counts.len()];
+        for token in range {
+            match self.place(token) {
+                Place::Exact(at) => exact = Some(exact.map_or(at, |rows| rows.start)..at + 1),
+                Place::Bucket(at) => counts[at] += 1.0,
+            }
+        }
         let mut scratch = PartScratch::default();
-        let exact = (&self.exact_keys[..], &self.exact_values[..]);
-        scratch.attend_stored((k, d), q, exact, (None, Part::Exact), out);
+        let (dk, dv, rows) = (self.key_dim, self.value_dim, exact.unwrap_or_default());
+        let held = (
+            &self.exact_keys[rows.start * dk..rows.end * dk],
+            &self.exact_values[rows.start * dv..rows.end * dv],
+        );
+        scratch.attend_stored((k, d), q, held, (None, Part::Exact), out);
         let means = (&self.keys[..], &self.values[..]);
-        scratch.attend_stored((k, d), q, means, (Some(&self.counts), Part::Estimated), out);
+        scratch.attend_stored((k, d), q, means, (Some(&counts), Part::Estimated), out);
     }
 
     /// Products of all query heads, `q` [g, key_dim], with the keys as they are read back: [g, tokens].

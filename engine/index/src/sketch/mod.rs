@@ -3,7 +3,7 @@
 //! A sketch is built over the tokens of a span at a budget of bytes. It answers with a partial over every one of them,
 //! exact where a token is held as it came and estimated elsewhere, and gives tokens back.
 //!
-//! - [`Watched`]: what decode paid attention to: what is built from.
+//! - [`Watched`]: what decode paid attention to: what is built from; [`watch`] fills it from rows of decode.
 //! - [`Sketch`], [`SketchParams`], [`SketchKind`]: any of the three below.
 //! - [`Coded`]: means by position and deviations in few bits: the default.
 //! - [`Means`]: cluster means with counts.
@@ -19,9 +19,11 @@ mod part;
 mod random;
 mod reviver;
 mod table;
+mod watch;
 mod watched;
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use attention::{Description, Partial, Rows};
@@ -32,6 +34,7 @@ pub use error::SketchError;
 pub use means::Means;
 pub use reviver::{Reviver, Shape};
 pub use table::CountTable;
+pub use watch::{WatchedRow, watch};
 pub use watched::Watched;
 
 /// Hash rows of the published sketch.
@@ -172,19 +175,20 @@ impl Sketch {
         }
     }
 
-    /// Attention of all query heads, `q` [g, key_dim], over every token, merged into `out` [g].
+    /// Attention of all query heads, `q` [g, key_dim], over the tokens of `range`, merged into `out` [g]: `l_est`, and
+    /// `l_exact` of tokens held as they came. Panics when the range is not held.
     pub fn attend(
         &self,
-        k: &Kernels,
-        d: &Description,
+        kernels: (&Kernels, &Description),
         q: &[f32],
+        range: Range<usize>,
         scratch: &mut SketchScratch,
         out: &mut [Partial],
     ) {
         match self {
-            Sketch::Coded(coded) => coded.attend(k, d, q, &mut scratch.coded, out),
-            Sketch::Means(means) => means.attend(k, d, q, out),
-            Sketch::Published(reviver) => reviver.attend(k, d, q, out),
+            Sketch::Coded(coded) => coded.attend(kernels, q, range, &mut scratch.coded, out),
+            Sketch::Means(means) => means.attend(kernels, q, range, out),
+            Sketch::Published(reviver) => reviver.attend(kernels, q, range, out),
         }
     }
 

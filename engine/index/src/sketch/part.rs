@@ -56,7 +56,7 @@ impl PartScratch {
         self.merge(part, out);
     }
 
-    /// The same for stored rows, each of which stands for as many tokens as `counts` [n] says, or for one.
+    /// The same for stored rows, each of which stands for as many tokens as `counts` [n] says, none included, or for one.
     pub fn attend_stored(
         &mut self,
         (k, d): (&Kernels, &Description),
@@ -81,6 +81,10 @@ impl PartScratch {
         self.sums.clear();
         self.acc.clear();
         for z in self.z.chunks_exact_mut(n.max(1)) {
+            // What stands for no token must not be the largest either.
+            let hidden =
+                counts.iter().flat_map(|counts| counts.iter().enumerate().filter(|each| *each.1 == 0.0));
+            hidden.for_each(|(i, _)| z[i] = f32::NEG_INFINITY);
             let m = k.max(z);
             let plain = k.exp_sum(z, m);
             let l = match counts {
@@ -96,7 +100,8 @@ impl PartScratch {
 
     fn merge(&self, part: Part, out: &mut [Partial]) {
         let value_dim = out[0].o.len();
-        for ((out, &(m, l)), acc) in out.iter_mut().zip(&self.sums).zip(self.acc.chunks_exact(value_dim)) {
+        let each = out.iter_mut().zip(&self.sums).zip(self.acc.chunks_exact(value_dim));
+        for ((out, &(m, l)), acc) in each.filter(|((_, sums), _)| sums.1 > 0.0) {
             out.merge(&part.partial(m, l, acc.iter().map(|a| a / l).collect()));
         }
     }

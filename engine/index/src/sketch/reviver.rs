@@ -10,6 +10,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 
 use attention::{Description, Partial};
 use half::f16;
@@ -208,12 +209,20 @@ impl Reviver {
         }
     }
 
-    /// Attention of all query heads, `q` [g, key_dim], over every token, merged into `out` [g].
-    pub fn attend(&self, k: &Kernels, d: &Description, q: &[f32], out: &mut [Partial]) {
+    /// Attention of all query heads, `q` [g, key_dim], over the tokens of `range`, merged into `out` [g]. Panics when the
+    /// range is not held.
+    pub fn attend(
+        &self,
+        (k, d): (&Kernels, &Description),
+        q: &[f32],
+        range: Range<usize>,
+        out: &mut [Partial],
+    ) {
+        assert!(range.end <= self.tokens(), "tokens {range:?} of {}", self.tokens());
         let mut scratch = PartScratch::default();
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        let all = 0..self.places.len() as u32;
-        let (exact, estimated): (Vec<u32>, Vec<u32>) = all.partition(|&token| self.is_exact(token));
+        let tokens = range.start as u32..range.end as u32;
+        let (exact, estimated): (Vec<u32>, Vec<u32>) = tokens.partition(|&token| self.is_exact(token));
         for (tokens, part) in [(exact, Part::Exact), (estimated, Part::Estimated)] {
             for tokens in tokens.chunks(BLOCK) {
                 keys.clear();

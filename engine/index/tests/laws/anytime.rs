@@ -19,7 +19,13 @@ fn step(
     q: &[f32],
     (late, estimate): (bool, bool),
 ) -> (Vec<Partial>, Chosen, Stats) {
-    let view = SpanView { keys: data.keys(), values: data.values(), index: Some(index), visible: 0..data.n };
+    let view = SpanView {
+        keys: data.keys(),
+        values: data.values(),
+        index: Some(index),
+        compact: None,
+        visible: 0..data.n,
+    };
     let mut ask = ask(q, GROUP, Budget::TopK(100), estimate);
     ask.deadline = late.then(Instant::now);
     let (mut out, mut ids) = (neutral(GROUP, 32), Vec::new());

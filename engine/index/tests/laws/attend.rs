@@ -12,7 +12,7 @@ use crate::data::{Data, ask, dense, neutral};
 const KINDS: [Kind; 5] = Kind::ALL;
 
 fn view<'a>(data: &'a Data, index: Option<&'a SpanIndex>, visible: Range<usize>) -> SpanView<'a> {
-    SpanView { keys: data.keys(), values: data.values(), index, visible }
+    SpanView { keys: data.keys(), values: data.values(), index, compact: None, visible }
 }
 
 fn attend(
@@ -154,6 +154,7 @@ fn finalists_of_all_spans_compete() {
         keys: Rows::contiguous(&data.keys[range.start * dim..range.end * dim], dim),
         values: Rows::contiguous(&data.values[range.start * 32..range.end * 32], 32),
         index: None,
+        compact: None,
         visible: 0..range.len(),
     };
     let views = [cut(0..1000), cut(1000..1001), cut(1001..1001), cut(1001..n)];

@@ -16,8 +16,13 @@ fn recall_and_visited_counts() {
     let queries = data.fresh_queries(24, 22);
     let find = |kind: Option<Kind>| {
         let index = kind.map(|kind| data.build_with(&scalar, kind));
-        let view =
-            SpanView { keys: data.keys(), values: data.values(), index: index.as_ref(), visible: 0..data.n };
+        let view = SpanView {
+            keys: data.keys(),
+            values: data.values(),
+            index: index.as_ref(),
+            compact: None,
+            visible: 0..data.n,
+        };
         let mut scratch = Scratch::new();
         let (mut scored, mut chosen) = (0.0, Vec::new());
         for q in queries.chunks(group * dim) {

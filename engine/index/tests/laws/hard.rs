@@ -11,7 +11,13 @@ const DIM: usize = 64;
 
 fn best(data: &Data, kind: Kind, q: &[f32], k: usize) -> Vec<u32> {
     let index = data.build(kind);
-    let view = SpanView { keys: data.keys(), values: data.values(), index: Some(&index), visible: 0..data.n };
+    let view = SpanView {
+        keys: data.keys(),
+        values: data.values(),
+        index: Some(&index),
+        compact: None,
+        visible: 0..data.n,
+    };
     let (mut out, mut ids) = (neutral(1, data.value_dim), Vec::new());
     let ask = ask(q, 1, Budget::TopK(k), true);
     attend_spans(&Kernels::native(), &[view], &[], &ask, &mut Scratch::new(), &mut out, Some(&mut ids));
@@ -73,7 +79,8 @@ fn an_estimate_of_keys_far_apart_leaves_a_sharp_answer_alone() {
         for kind in SEARCHES {
             let index = data.build(kind);
             let (keys, values) = (data.keys(), data.values());
-            let view = SpanView { keys, values: values.clone(), index: Some(&index), visible: 0..N };
+            let view =
+                SpanView { keys, values: values.clone(), index: Some(&index), compact: None, visible: 0..N };
             let mut out = neutral(1, data.value_dim);
             let ask = ask(&q, 1, Budget::TopK(20), true);
             attend_spans(&Kernels::native(), &[view], &[], &ask, &mut Scratch::new(), &mut out, None);

@@ -2,6 +2,7 @@
 
 mod anytime;
 mod attend;
+mod compact;
 mod data;
 mod golden;
 mod hard;

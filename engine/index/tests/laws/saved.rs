@@ -11,7 +11,13 @@ const GROUP: usize = 2;
 const DIMS: (usize, usize, usize) = (20, 12, GROUP);
 
 fn answer(data: &Data, index: &SpanIndex, q: &[f32], budget: Budget) -> (Vec<Partial>, Chosen, Stats) {
-    let view = SpanView { keys: data.keys(), values: data.values(), index: Some(index), visible: 0..data.n };
+    let view = SpanView {
+        keys: data.keys(),
+        values: data.values(),
+        index: Some(index),
+        compact: None,
+        visible: 0..data.n,
+    };
     let (mut out, mut ids) = (neutral(GROUP, DIMS.1), Vec::new());
     let ask = ask(q, GROUP, budget, true);
     let views = std::slice::from_ref(&view);

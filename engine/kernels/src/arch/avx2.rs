@@ -5,12 +5,27 @@ use std::arch::x86_64::*;
 use half::f16;
 
 use crate::isa::Isa;
+use crate::packed::Group;
 use crate::vector::{CodeSums, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
 
 crate::arch::stamp!(F32x8, Isa::Avx2, "avx2,fma,f16c");
+
+/// Eight codes of a row, where they are.
+///
+/// # Safety
+/// As for [`Vector`]; the group's window of the row is read.
+#[inline(always)]
+pub(super) unsafe fn packed(row: *const u8, group: *const Group) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let window = _mm256_broadcastsi128_si256(_mm_loadu_si128(row.add((*group).from).cast()));
+        let bytes = _mm256_shuffle_epi8(window, _mm256_loadu_si256((*group).bytes.as_ptr().cast()));
+        _mm256_and_si256(bytes, _mm256_loadu_si256((*group).masks.as_ptr().cast()))
+    }
+}
 
 impl F32x8 {
     /// The first eight bytes as numbers.
@@ -75,6 +90,11 @@ impl Vector for F32x8 {
             let shifted = _mm_srli_epi16::<4>(_mm_loadl_epi64(p.cast()));
             Self::widen(_mm_and_si128(shifted, _mm_set1_epi8(15)))
         }
+    }
+    #[inline(always)]
+    unsafe fn load_packed(row: *const u8, groups: *const Group, d: usize) -> Self {
+        // SAFETY: see the impl; a group is a register.
+        unsafe { Self(_mm256_cvtepi32_ps(packed(row, groups.add(d / 8)))) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, len: usize) -> Self {

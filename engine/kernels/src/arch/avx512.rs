@@ -4,7 +4,9 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
+use crate::arch::avx2::packed;
 use crate::isa::Isa;
+use crate::packed::Group;
 use crate::vector::{CodeSums, Vector};
 
 #[derive(Clone, Copy)]
@@ -80,6 +82,14 @@ impl Vector for F32x16 {
         unsafe {
             let shifted = _mm_srli_epi16::<4>(_mm_loadu_si128(p.cast()));
             Self::widen(_mm_and_si128(shifted, _mm_set1_epi8(15)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_packed(row: *const u8, groups: *const Group, d: usize) -> Self {
+        // SAFETY: see the impl; two groups are a register, the second of which may be the empty one.
+        unsafe {
+            let (low, high) = (packed(row, groups.add(d / 8)), packed(row, groups.add(d / 8 + 1)));
+            Self(_mm512_cvtepi32_ps(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)))
         }
     }
     #[inline(always)]

@@ -63,11 +63,13 @@ macro_rules! stamp {
                 query: &$crate::vector::CodeQuery<'_>, blocks: &[u8], runs: &[$crate::vector::CodeRun], out: &mut [f32]
             );
             dot_channels(q: &[f32], dim: usize, first: &[u8], second: Option<&[u8]>, z: &mut [f32]);
+            dot_packed(rows: &$crate::packed::PackedRows<'_>, q: &[f32], base: &[f32], out: &mut [f32], stride: usize);
             dot_f16(a: &[f16], b: &[f16]) -> f32;
             l2_sq_f16(a: &[f16], b: &[f16]) -> f32;
             axpy_rows(w: &[f32], dim: usize, rows: &[f16], acc: &mut [f32]);
             axpy_pointers(w: &[f32], stride: usize, dim: usize, rows: &[*const f16], acc: &mut [f32]);
             axpy_codes(w: &[f32], codes: &[u8], stride: usize, from: usize, width: usize, acc: &mut [f32]);
+            axpy_packed(rows: &$crate::packed::PackedRows<'_>, w: &[f32], stride: usize, acc: &mut [f32]);
             axpy_f32(w: f32, x: &[f32], acc: &mut [f32]);
             scale(w: f32, x: &mut [f32]);
             lift(z: &mut [f32], scale: f32, spreads: &[f32], lift: (f32, f32), counts: &[f32]);
@@ -91,11 +93,13 @@ macro_rules! stamp {
             dot_group,
             dot_codes,
             dot_channels,
+            dot_packed,
             dot_f16,
             l2_sq_f16,
             axpy_rows,
             axpy_pointers,
             axpy_codes,
+            axpy_packed,
             axpy_f32,
             scale,
             lift,

@@ -5,6 +5,7 @@ use std::arch::aarch64::*;
 use half::f16;
 
 use crate::isa::Isa;
+use crate::packed::Group;
 use crate::vector::{CodeSums, Vector};
 
 #[derive(Clone, Copy)]
@@ -79,6 +80,17 @@ impl Vector for F32x4 {
     unsafe fn load_high_bits(p: *const u8) -> Self {
         // SAFETY: see the impl; four bytes are read.
         unsafe { Self::widen(vshr_n_u8::<4>(four(p))) }
+    }
+    #[inline(always)]
+    unsafe fn load_packed(row: *const u8, groups: *const Group, d: usize) -> Self {
+        // SAFETY: see the impl; half a group is a register, and its window of the row is read.
+        unsafe {
+            let (group, lane) = (&*groups.add(d / 8), d % 8);
+            let window = vld1q_u8(row.add(group.from));
+            let bytes = vqtbl1q_u8(window, vld1q_u8(group.bytes.as_ptr().add(4 * lane)));
+            let mask = vld1q_u32(group.masks.as_ptr().add(lane));
+            Self(vcvtq_f32_u32(vandq_u32(vreinterpretq_u32_u8(bytes), mask)))
+        }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, len: usize) -> Self {

@@ -11,6 +11,7 @@ mod convert;
 mod dot;
 mod gemm;
 mod masses;
+mod packed;
 mod sieve;
 mod softmax;
 
@@ -23,6 +24,7 @@ pub(crate) use convert::{f16_to_f32, f32_to_f16};
 pub(crate) use dot::{dot_f16, dot_group, dot_pointers, dot_rows, l2_sq_f16};
 pub(crate) use gemm::{gemm_nn_add, gemm_nt};
 pub(crate) use masses::{blend, lift, run_sums};
+pub(crate) use packed::{axpy_packed, dot_packed};
 pub(crate) use sieve::{at_least, buckets, depth};
 pub(crate) use softmax::{exp_sum, max};
 

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod masses;
+mod packed;
 
 use half::f16;
 use kernels::{Isa, Kernels};

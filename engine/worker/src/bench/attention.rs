@@ -274,6 +274,7 @@ impl Head {
                 self.value_dim,
             ),
             index: Some(&self.index),
+            compact: None,
             visible: 0..to - from,
         };
         let ask = Ask {

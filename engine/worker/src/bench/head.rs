@@ -237,6 +237,7 @@ fn view<'a>(capture: &Capture, span: &'a Span) -> SpanView<'a> {
         keys: Rows::contiguous(&span.keys, capture.dim),
         values: Rows::contiguous(&span.values, capture.value_dim),
         index: Some(&span.index),
+        compact: None,
         visible: 0..span.index.tokens(),
     }
 }

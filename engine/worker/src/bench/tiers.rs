@@ -8,7 +8,7 @@ use attention::quant::Precision;
 use attention::{Description, Partial, Rows};
 use clap::Args;
 use half::f16;
-use index::sketch::{SketchKind, Watched};
+use index::sketch::{SketchKind, Watched, WatchedRow, watch};
 use kernels::{Kernels, topk::TopK};
 use rayon::prelude::*;
 
@@ -17,7 +17,7 @@ use super::tier_rows::{self, Row};
 use super::truth::{Reference, Truth, error};
 use crate::capture_file::Capture;
 use crate::cli::{print, usage};
-use crate::tier::{Span, Tier, TierScratch, Variant, WatchedRow, parse_percent, watch};
+use crate::tier::{Span, Tier, TierScratch, Variant, parse_percent};
 
 /// What each tier loses for the bytes it saves.
 #[derive(Args, Clone, Debug)]
@@ -242,7 +242,8 @@ impl Head<'_> {
                 visible: self.capture.q_pos[j] as usize + 1,
             })
             .collect();
-        watch((&self.k, &self.d), (&self.keys, self.capture.dim), self.capture.indexed(), &rows)
+        let keys = (0, Rows::contiguous(&self.keys, self.capture.dim));
+        Ok(watch((&self.k, &self.d), (&[keys], self.capture.dim), self.capture.indexed(), &rows)?)
     }
 
     fn question(&self, reference: &Reference, j: usize, recall: usize) -> Question {

@@ -1,9 +1,12 @@
 //! `recollect fidelity`: teacher-forced over the last positions of a context, against full attention on the same KV.
 
 use anyhow::Context;
+use attention::quant::Precision;
 use clap::Args;
 use client::Budget;
+use index::sketch::SketchKind;
 use serde::Serialize;
+use wire::v1;
 
 use crate::baseline::{FullCache, Mode};
 use crate::cli::model::ModelArgs;
@@ -15,6 +18,7 @@ use crate::decode::Spending;
 use crate::forward::forward;
 use crate::model::Loaded;
 use crate::progress::Progress;
+use crate::sequence::{Checkpoint, Sequence};
 use crate::texts;
 use crate::tier::Variant;
 
@@ -43,8 +47,8 @@ pub struct FidelityArgs {
     /// Whether the shards estimate what they did not select; both when not given
     #[arg(long, value_enum)]
     estimate: Option<Switch>,
-    /// Tiers that what the shards hold of the context is brought into, all of it attended to, in this process: int8, int4,
-    /// coded-25 (the default sketch at 25 % of the bytes), means-10, published-10, evict-25
+    /// Tiers that what the shards hold of the context is brought into: int8, coded-25 (the default sketch at 25 % of the bytes).
+    /// Others, which no shard has, in this process, all of it attended to: int4, means-10, published-10, evict-25
     #[arg(long, value_delimiter = ',')]
     tiers: Vec<Variant>,
     /// One JSON object a line
@@ -69,12 +73,18 @@ struct Row {
     keys_scored: Option<f64>,
 }
 
+/// What is asked of spans in a tier: they are attended to whole, so the number does not matter, but everything exactly is not
+/// asked for.
+const COMPACT: Spending = Spending { budget: Budget::TopK(100), estimate: true };
+
 /// What is compared: a baseline in this process, or the shards.
 #[derive(Clone, Copy)]
 enum Method {
     Window,
     ExactTopK(u32),
     Ours(Spending),
+    /// A tier of the shards.
+    Shards(Variant, (v1::Tier, u32)),
     Tier(Variant),
 }
 
@@ -110,13 +120,27 @@ pub fn run(args: &FidelityArgs) -> anyhow::Result<()> {
         |text| Ok(loaded.tokenizer.encode_plain(text)?),
         args.context + 1,
     )?;
-    let service = args.service.connect()?;
+    let stored = args.tiers.iter().any(|variant| of_shards(*variant).is_some());
+    let service = args.service.connect_stored(stored)?;
     let mut tallies = methods(args);
     for (i, text) in texts.iter().enumerate() {
         let label = format!("text {}/{}", i + 1, texts.len());
         one_text(args, &loaded, &service, text, &mut tallies, &label).with_context(|| text.name.clone())?;
     }
     report(args, texts.len(), &tallies)
+}
+
+/// The tier of a shard that a variant is.
+fn of_shards(variant: Variant) -> Option<(v1::Tier, u32)> {
+    match variant {
+        Variant::Quantised(Precision::Int8) => Some((v1::Tier::Quantised, 0)),
+        Variant::Sketched(SketchKind::Coded, share) => {
+            let percent = (share * 1000.0).round() / 10.0;
+            let whole = percent.fract() == 0.0 && (1.0..=50.0).contains(&percent);
+            whole.then_some((v1::Tier::Sketched, percent as u32))
+        }
+        _ => None,
+    }
 }
 
 fn methods(args: &FidelityArgs) -> Vec<Tally> {
@@ -138,7 +162,10 @@ fn methods(args: &FidelityArgs) -> Vec<Tally> {
             methods.push(Method::Ours(Spending { budget, estimate: true }));
         }
     }
-    methods.extend(args.tiers.iter().copied().map(Method::Tier));
+    methods.extend(args.tiers.iter().map(|&variant| match of_shards(variant) {
+        Some(tier) => Method::Shards(variant, tier),
+        None => Method::Tier(variant),
+    }));
     methods
         .into_iter()
         .map(|method| Tally {
@@ -193,14 +220,15 @@ fn one_text(
                 cache.bring(variant, 0)?;
                 local(&mut cache, Mode::Tiered)?
             }
-            Method::Ours(spending) => {
-                sequence.set_spending(spending);
-                let logits = sequence.extend(forced)?.flatten_all()?.to_vec1()?;
-                let report = sequence.take_report();
-                tally.rows += report.attention.rows;
-                tally.exact_tokens += report.attention.exact_tokens;
-                tally.keys_scored += report.attention.keys_scored;
-                sequence.rewind(&start)?;
+            Method::Ours(spending) => ours(&mut sequence, &start, forced, (spending, tally))?,
+            Method::Shards(_, tier) => {
+                service.bring(sequence.session(), tier)?;
+                let logits = ours(&mut sequence, &start, forced, (COMPACT, tally))?;
+                anyhow::ensure!(
+                    service.lies_in(sequence.session(), tier.0)?,
+                    "the shards have brought spans back meanwhile; start them with tiers.bring_back = false"
+                );
+                service.promote(sequence.session())?;
                 logits
             }
         };
@@ -209,6 +237,23 @@ fn one_text(
     }
     progress.finish();
     sequence.close()
+}
+
+/// What the shards answer, teacher-forced.
+fn ours(
+    sequence: &mut Sequence<'_>,
+    start: &Checkpoint,
+    forced: &[u32],
+    (spending, tally): (Spending, &mut Tally),
+) -> anyhow::Result<Vec<f32>> {
+    sequence.set_spending(spending);
+    let logits = sequence.extend(forced)?.flatten_all()?.to_vec1()?;
+    let report = sequence.take_report();
+    tally.rows += report.attention.rows;
+    tally.exact_tokens += report.attention.exact_tokens;
+    tally.keys_scored += report.attention.keys_scored;
+    sequence.rewind(start)?;
+    Ok(logits)
 }
 
 fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Result<()> {
@@ -240,6 +285,9 @@ fn report(args: &FidelityArgs, texts: usize, tallies: &[Tally]) -> anyhow::Resul
             Method::ExactTopK(k) => ("exact-topk", Some(k.to_string()), Some(false), None),
             Method::Ours(spending) => {
                 ("ours", Some(budget_name(spending.budget)), Some(spending.estimate), None)
+            }
+            Method::Shards(variant, _) => {
+                ("ours", Some(budget_name(COMPACT.budget)), Some(COMPACT.estimate), Some(variant.name()))
             }
             Method::Tier(variant) => ("ours", Some(budget_name(Budget::All)), None, Some(variant.name())),
         };

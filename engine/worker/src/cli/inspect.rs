@@ -52,6 +52,7 @@ struct SpanRow<'a> {
     tier: &'static str,
     spilled_bytes: u64,
     archived_bytes: u64,
+    compact_bytes: u64,
     index_bytes: u64,
     build_us: u64,
     recall_estimate: Option<f32>,
@@ -71,6 +72,7 @@ struct SessionRow<'a> {
     kv_bytes: u64,
     spilled_bytes: u64,
     archived_bytes: u64,
+    compact_bytes: u64,
     pinned: bool,
     index_bytes: u64,
     lease_left_ms: u64,
@@ -105,6 +107,7 @@ struct Summary<'a> {
     kv_bytes: u64,
     spilled_bytes: u64,
     archived_bytes: u64,
+    compact_bytes: u64,
     index_bytes: u64,
     memory_used_bytes: u64,
     memory_budget_bytes: u64,
@@ -161,6 +164,7 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
             kv_bytes: held.kv_bytes,
             spilled_bytes: held.spilled_bytes,
             archived_bytes: held.archived_bytes,
+            compact_bytes: held.compact_bytes,
             pinned: held.pinned,
             index_bytes: held.index_bytes,
             lease_left_ms: held.lease_left_ms,
@@ -176,6 +180,7 @@ fn print_json(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
         kv_bytes: answer.sessions.iter().map(|s| s.kv_bytes).sum(),
         spilled_bytes: answer.sessions.iter().map(|s| s.spilled_bytes).sum(),
         archived_bytes: answer.sessions.iter().map(|s| s.archived_bytes).sum(),
+        compact_bytes: answer.sessions.iter().map(|s| s.compact_bytes).sum(),
         index_bytes: answer.sessions.iter().map(|s| s.index_bytes).sum(),
         memory_used_bytes: answer.memory_used_bytes,
         memory_budget_bytes: answer.memory_budget_bytes,
@@ -207,6 +212,7 @@ fn span_row<'a>(
         tier: tier_name(span),
         spilled_bytes: span.spilled_bytes,
         archived_bytes: span.archived_bytes,
+        compact_bytes: span.compact_bytes,
         index_bytes: span.index_bytes,
         build_us: span.build_us,
         recall_estimate: span.recall,
@@ -222,6 +228,8 @@ fn tier_name(span: &v1::SpanInfo) -> &'static str {
         v1::Tier::Unspecified | v1::Tier::Full => "full",
         v1::Tier::Spilled => "spilled",
         v1::Tier::Archived => "archived",
+        v1::Tier::Quantised => "int8",
+        v1::Tier::Sketched => "sketch",
     }
 }
 
@@ -275,13 +283,14 @@ fn print_plain(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> 
         print::line(format_args!(""))?;
         print::line(format_args!("session {}: {}", wire::convert::hex(&held.session), model_line(held)))?;
         print::line(format_args!(
-            "{} tokens in every head held here, up to {} of a head fresh; {} MiB of KV{} in RAM, {} MiB spilled, {} MiB archived, {} MiB of indexes; the lease ends in {} s",
+            "{} tokens in every head held here, up to {} of a head fresh; {} MiB of KV{} in RAM, {} MiB spilled, {} MiB archived, {} MiB of int8 and sketches, {} MiB of indexes; the lease ends in {} s",
             held.watermark,
             held.fresh_tokens,
             mib(held.kv_bytes),
             if held.pinned { ", pinned," } else { "" },
             mib(held.spilled_bytes),
             mib(held.archived_bytes),
+            mib(held.compact_bytes),
             mib(held.index_bytes),
             held.lease_left_ms / 1000
         ))?;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use attention::Description;
 use clap::{Args, ValueEnum};
 use client::{Cluster, OpenSessions, Session, Shard};
-use kvstore::NodeConfig;
+use kvstore::{Cooling, NodeConfig};
+use tempfile::TempDir;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use wire::v1;
@@ -81,6 +83,8 @@ pub struct Service {
     pub cluster: Cluster,
     /// Their names, for people.
     pub names: Vec<String>,
+    /// Where shards of this process store what has to leave RAM; removed with it.
+    _storage: Option<TempDir>,
 }
 
 /// What shards hold for one session.
@@ -121,6 +125,30 @@ impl Service {
     /// The runtime's handle.
     pub fn handle(&self) -> Handle {
         self.runtime.handle().clone()
+    }
+
+    /// Brings the spans of a session that have an index into a tier, and checks that they are there.
+    pub fn bring(&self, session: &Session, (tier, percent): (v1::Tier, u32)) -> anyhow::Result<()> {
+        self.runtime.block_on(self.cluster.evict(Some(session.id()), tier, percent))?;
+        anyhow::ensure!(
+            self.lies_in(session, tier)?,
+            "no span is long enough for an index: only such go to a tier"
+        );
+        Ok(())
+    }
+
+    /// Whether all spans of a session that have an index are in a tier, and there are some.
+    pub fn lies_in(&self, session: &Session, tier: v1::Tier) -> anyhow::Result<bool> {
+        let shards = self.runtime.block_on(session.inspect())?;
+        let sessions = shards.iter().flat_map(|shard| &shard.sessions);
+        let mut spans = sessions.flat_map(|s| &s.spans).filter(|s| s.recall_target.is_some()).peekable();
+        Ok(spans.peek().is_some() && spans.all(|s| s.tier() == tier))
+    }
+
+    /// Brings the rows of a session back into RAM.
+    pub fn promote(&self, session: &Session) -> anyhow::Result<()> {
+        self.runtime.block_on(self.cluster.promote(session.id()))?;
+        Ok(())
     }
 
     /// What the shards hold for a session.
@@ -170,6 +198,14 @@ impl ServiceArgs {
 
     /// Connects to the shards, or starts them in this process.
     pub fn connect(&self) -> anyhow::Result<Service> {
+        self.connect_stored(false)
+    }
+
+    /// The same; with `stored`, shards of this process store what they hold for as long as it lives, so that spans can go to
+    /// other tiers, where they stay until they are promoted.
+    pub fn connect_stored(&self, stored: bool) -> anyhow::Result<Service> {
+        let storage = (stored && self.shards.is_empty()).then(TempDir::new).transpose();
+        let storage = storage.context("a folder for what leaves RAM")?;
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (cluster, names) = if self.shards.is_empty() {
             let _inside = runtime.enter();
@@ -179,6 +215,8 @@ impl ServiceArgs {
                 let config = NodeConfig {
                     memory_bytes: self.memory,
                     threads: self.threads.map(usize::from),
+                    storage: storage.as_ref().map(|folder| folder.path().join(&name)),
+                    cooling: Cooling { bring_back: !stored, ..Cooling::default() },
                     ..NodeConfig::default()
                 };
                 shards.push(Arc::new(EmbeddedShard::start(name, config)?));
@@ -189,7 +227,7 @@ impl ServiceArgs {
             (runtime.block_on(Cluster::connect(&self.shards))?, self.shards.clone())
         };
         runtime.block_on(async { end_at_signal(cluster.open_sessions().clone()) })?;
-        Ok(Service { runtime, cluster, names })
+        Ok(Service { runtime, cluster, names, _storage: storage })
     }
 
     /// The sequence that these flags describe.

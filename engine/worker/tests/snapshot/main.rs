@@ -104,7 +104,7 @@ fn terms_are_kept_or_overridden_and_rows_come_from_every_tier() {
     });
     let session = wire::convert::hex(&id);
     let folder = tempfile::tempdir().unwrap();
-    for tier in ["spill", "archive"] {
+    for tier in ["spill", "int8", "sketch", "archive"] {
         let evict = recollect(&["evict", "--shard", shard, "--session", &session, "--tier", tier]);
         assert!(evict.status.success(), "{}", String::from_utf8_lossy(&evict.stderr));
         let out = folder.path().join(tier);

@@ -1,16 +1,14 @@
 //! Indexes of a session, from their files. What cannot be used is built again: it is no reason to refuse a session.
 
 use super::Files;
-use crate::admission::{Kind, Short};
 use crate::catalogue::records::HeadRecord;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::head::Head;
 use crate::session::samples;
-use crate::session::span::{Indexed, Queries, Span};
+use crate::session::span::{Queries, Span};
+use crate::shard::bring::Unusable;
 use crate::store::Store;
-use crate::store::error::FileError;
-use crate::store::index_file::IndexFile;
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -20,16 +18,6 @@ pub struct Place {
     span: Arc<Span>,
     /// Of the file.
     id: u64,
-}
-
-/// Why a stored index is not used.
-enum Unusable {
-    /// The file is not what it should be.
-    Damaged(FileError),
-    /// It was built for another recall than is asked for now.
-    Recall(f32),
-    /// There is no memory for it now.
-    Memory(Short),
 }
 
 /// Spans of a head with stored indexes. The record is the one that it was restored from.
@@ -61,7 +49,7 @@ impl Node {
                     );
                     return;
                 };
-                match self.load_index(session, &place, &file) {
+                match self.read_index(session, (place.at, &place.span), &file) {
                     Ok(indexed) => {
                         place.keep_queries(session.terms.geometry.group);
                         place.keep_file();
@@ -96,36 +84,6 @@ impl Node {
             });
         });
     }
-
-    fn load_index(&self, session: &Session, place: &Place, file: &IndexFile) -> Result<Indexed, Unusable> {
-        let (o, g) = (&file.owner, &session.terms.geometry);
-        if Some(o.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint) {
-            return Err(Unusable::Damaged(FileError::Fingerprint));
-        }
-        let is = |field, found: u64, want: u64| match found == want {
-            true => Ok(()),
-            false => Err(Unusable::Damaged(FileError::field(field, found, want))),
-        };
-        is("layer", o.layer.into(), place.at.0 as u64)?;
-        is("KV head", o.kv_head.into(), place.at.1 as u64)?;
-        is("first position", o.first, place.span.begin)?;
-        is("tokens", o.tokens, place.span.len())?;
-        is("key_dim", o.key_dim.into(), g.key_dim as u64)?;
-        is("value_dim", o.value_dim.into(), g.value_dim as u64)?;
-        if o.recall_target != self.config().index_recall {
-            return Err(Unusable::Recall(o.recall_target));
-        }
-        let charge = |bytes| session.purse.charge(Kind::Index, bytes).map_err(Unusable::Memory);
-        let mut held = charge(file.index_bytes())?;
-        let index = file.load().map_err(Unusable::Damaged)?;
-        // What it takes in RAM differs a little from what it takes in the file.
-        let bytes = index.bytes() as u64;
-        match bytes.checked_sub(held.bytes()) {
-            Some(more) => held.absorb(charge(more)?),
-            None => drop(held.split(held.bytes() - bytes)),
-        }
-        Ok(Indexed { index, recall_target: o.recall_target, build_us: o.build_us, charge: held })
-    }
 }
 
 impl Place {
@@ -137,7 +95,6 @@ impl Place {
     }
 
     fn keep_file(&self) {
-        // A span is restored once, and nothing else has written its index yet.
-        let _ = self.span.index_file().set(self.id);
+        self.span.set_index_file(Some(self.id));
     }
 }

@@ -11,7 +11,7 @@ use crate::session::Session;
 use crate::session::extent::{Extent, SealedRows};
 use crate::session::fresh::capacity;
 use crate::session::head::{Head, Sealing};
-use crate::session::span::{Queries, Span};
+use crate::session::span::{Queries, Span, Want};
 use crate::store::Store;
 use crate::store::error::FileError;
 use crate::store::log::record::{self, Contents, Record};
@@ -174,7 +174,7 @@ impl Node {
         for (layer, kv_head, head) in session.owned() {
             let spans: Vec<Arc<Span>> = head.read().spans().map(|(span, _)| span.clone()).collect();
             // That of a span whose rows lie in the archive is queued when they come back.
-            for span in spans.iter().filter(|s| !s.ready() && !s.is_away()) {
+            for span in spans.iter().filter(|s| !s.ready() && !s.lacks(Want::Rows)) {
                 let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
                 self.queue(session, (layer, kv_head), work);
             }

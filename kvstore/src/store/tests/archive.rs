@@ -30,7 +30,7 @@ fn with_archive(folder: &Path, change: impl Fn(&mut NodeConfig)) -> Arc<Node> {
 }
 
 async fn archive(node: &Arc<Node>, session: Vec<u8>) -> Result<v1::EvictResponse, tonic::Status> {
-    node.evict(v1::EvictRequest { session, tier: v1::Tier::Archived.into() }).await
+    node.evict(v1::EvictRequest { session, tier: v1::Tier::Archived.into(), ..Default::default() }).await
 }
 
 /// Objects of all directories.
@@ -63,14 +63,18 @@ async fn an_archived_span_comes_back_when_it_is_read_with_the_same_bits() {
     prefill(&n, 1, &[100, 1900, 2000], &[100, 1900]).await;
     let before = answers(&n, 1, 2000).await;
     let bytes = 1900 * HEADS * ROW;
+    let index = n.snapshot().index_bytes;
     let moved = archive(&n, vec![1; 16]).await.unwrap();
-    assert_eq!((moved.archived_bytes, moved.freed_bytes), (bytes, bytes));
+    assert_eq!((moved.archived_bytes, moved.freed_bytes), (bytes, bytes + index));
     let s = n.snapshot();
     assert_eq!((s.archived_bytes, s.spilled_bytes, s.kv_bytes), (bytes, 0, 128 * HEADS * ROW));
+    assert!(index > 0 && s.index_bytes == 0);
     assert_eq!((objects(path).len(), extents(path)), (2 * HEADS as usize, 0));
     let info = told(&n, 1).await;
     assert_eq!((info.archived_bytes, info.spilled_bytes), (bytes, 0));
     assert!(info.spans.iter().all(|s| s.tier() == v1::Tier::Archived && s.archived_bytes > 0));
+    // The index is told of, though it lies in its file.
+    assert!(info.spans.iter().any(|s| s.recall.is_some() && s.index_bytes == 0));
     assert_eq!(metric(&n.render_metrics(), "recollect_archived_bytes"), bytes as f64);
     assert_eq!(metric(&n.render_metrics(), "recollect_span_archives_total"), 2.0 * HEADS as f64);
     // What is not asked for stays there.
@@ -80,8 +84,9 @@ async fn an_archived_span_comes_back_when_it_is_read_with_the_same_bits() {
     assert_eq!((tail.error, n.snapshot().archived_bytes), (None, bytes));
     assert_eq!(answers(&n, 1, 2000).await, before);
     let s = n.snapshot();
-    assert_eq!((s.archived_bytes, s.spilled_bytes), (0, bytes));
+    assert_eq!((s.archived_bytes, s.spilled_bytes, s.index_bytes), (0, bytes, index));
     assert_eq!(metric(&n.render_metrics(), "recollect_span_revivals_total"), 2.0 * HEADS as f64);
+    assert_eq!(metric(&n.render_metrics(), "recollect_indexes_loaded_total"), HEADS as f64);
     assert_eq!(metric(&n.render_metrics(), "recollect_archive_errors_total"), 0.0);
     // Once more: the objects are still there, so that nothing is written. Rows are read, then all is promoted.
     assert_eq!(archive(&n, Vec::new()).await.unwrap().archived_bytes, bytes);
@@ -91,7 +96,7 @@ async fn an_archived_span_comes_back_when_it_is_read_with_the_same_bits() {
     assert_eq!((promoted, n.snapshot().archived_bytes, n.snapshot().spilled_bytes), (bytes, 0, 0));
     assert_eq!(answers(&n, 1, 2000).await, before);
     // What is cut off goes from the archive too, and all at the end.
-    assert_eq!(archive(&n, vec![1; 16]).await.unwrap().freed_bytes, bytes);
+    assert_eq!(archive(&n, vec![1; 16]).await.unwrap().freed_bytes, bytes + index);
     assert_eq!(truncate(&n, 1, 50).await, 50);
     until("objects of what was cut off go", || objects(path).len() == HEADS as usize).await;
     assert_rows(&n, 1, 50).await;
@@ -241,7 +246,10 @@ async fn archived_parts_merge_and_what_is_planned_or_pinned_stays() {
     n.pin(v1::PinRequest { session: vec![1; 16] }).await.unwrap();
     assert_eq!(archive(&n, vec![1; 16]).await.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(archive(&n, Vec::new()).await.unwrap().archived_bytes, 0);
-    let e = n.evict(v1::EvictRequest { session: Vec::new(), tier: v1::Tier::Full.into() }).await.unwrap_err();
+    let e = n
+        .evict(v1::EvictRequest { session: Vec::new(), tier: v1::Tier::Full.into(), ..Default::default() })
+        .await
+        .unwrap_err();
     assert_eq!(e.code(), Code::InvalidArgument);
 }
 

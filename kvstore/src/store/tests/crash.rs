@@ -125,7 +125,11 @@ async fn act(node: &Arc<Node>, id: u8, step: &Step, held: u64) {
             node.open(o).await.unwrap();
         }
         Step::Archive => {
-            let all = v1::EvictRequest { session: Vec::new(), tier: v1::Tier::Archived.into() };
+            let all = v1::EvictRequest {
+                session: Vec::new(),
+                tier: v1::Tier::Archived.into(),
+                ..Default::default()
+            };
             node.evict(all).await.unwrap();
         }
         Step::Close => close(node, id).await.unwrap(),

@@ -1,6 +1,7 @@
 //! A node on a directory, before and after its end.
 
 mod archive;
+mod compact;
 mod crash;
 mod damage;
 mod indexes;

@@ -9,7 +9,7 @@ const ROW: u64 = 56;
 const HEADS: u64 = 4;
 
 async fn evict(node: &Arc<Node>, session: Vec<u8>) -> Result<u64, tonic::Status> {
-    node.evict(v1::EvictRequest { session, tier: 0 }).await.map(|r| r.freed_bytes)
+    node.evict(v1::EvictRequest { session, ..Default::default() }).await.map(|r| r.freed_bytes)
 }
 
 async fn promote(node: &Arc<Node>, id: u8) -> Result<u64, tonic::Status> {
@@ -24,11 +24,17 @@ async fn unpin(node: &Arc<Node>, id: u8) {
     node.unpin(v1::UnpinRequest { session: vec![id; 16] }).await.unwrap();
 }
 
-async fn all_returned(node: &Node) {
+/// No build is left.
+pub(super) async fn ready(node: &Node, id: u8) {
+    let wait = v1::WaitReadyRequest { session: vec![id; 16], timeout_ms: 60_000 };
+    node.wait_ready(wait).await.unwrap();
+}
+
+pub(super) async fn all_returned(node: &Node) {
     let zero = || {
         let s = node.snapshot();
-        (s.granted_bytes, s.kv_bytes, s.index_bytes, s.scratch_bytes, s.spilled_bytes)
-            == (s.catalogue_bytes, 0, 0, 0, 0)
+        (s.granted_bytes, s.kv_bytes, s.index_bytes, s.compact_bytes, s.scratch_bytes, s.spilled_bytes)
+            == (s.catalogue_bytes, 0, 0, 0, 0, 0)
     };
     until("all memory returns", zero).await;
 }
@@ -78,6 +84,7 @@ async fn readers_finish_on_the_old_span_and_its_memory_returns_with_the_last() {
     let n = on(folder.path(), |_| {});
     n.open(stored(1, false)).await.unwrap();
     prefill(&n, 1, &[700], &[700]).await;
+    ready(&n, 1).await;
     all_stored(&n).await;
     let session = n.session(&[1; 16], "session").unwrap();
     let held = session.head(0, 0).unwrap().read().spans().next().unwrap().0.clone();
@@ -98,10 +105,8 @@ async fn pins_hold_and_what_cannot_be_done_is_refused() {
         n.open(stored(id, false)).await.unwrap();
         prefill(&n, id, &[900], &[900]).await;
     }
-    for id in [1, 2] {
-        let wait = v1::WaitReadyRequest { session: vec![id; 16], timeout_ms: 60_000 };
-        n.wait_ready(wait).await.unwrap();
-    }
+    ready(&n, 1).await;
+    ready(&n, 2).await;
     // All that could go would not do: nothing goes.
     let flat = v1::OpenRequest { index: v1::IndexKind::Flat as i32, ..stored(3, false) };
     let e = n.open(v1::OpenRequest { reserve_tokens: 13 * 1024, ..flat }).await.unwrap_err();

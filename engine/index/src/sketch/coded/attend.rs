@@ -1,63 +1,79 @@
 //! Attention over a coded sketch.
 //!
-//! Queries are turned into channels once. Then a logit is that of the bucket's mean plus a product over channels, and an
-//! output the means and exact rows by their weights, plus one sum over channels that is turned back at the end.
+//! Queries are turned into channels once. Then a logit is that of the bucket's mean plus a product with a row of codes
+//! (`fold`), and an output the means and exact rows by their weights, plus one sum over channels that is turned back at the
+//! end.
+
+use std::ops::Range;
 
 use attention::{Description, Partial};
 use kernels::Kernels;
 
-use super::step::Step;
+use super::fold::{Keys, Values};
 use super::{BUCKET, CLASSES, Coded, EXACT, Run};
 
 /// Share of the mass whose deviations of values may be left out: it moves an output by no more than this share of how far
 /// values lie from their mean.
-const NEGLIGIBLE: f64 = 1e-3;
+const NEGLIGIBLE: f64 = 1e-4;
 
 /// Memory that attention works in.
 #[derive(Clone, Debug, Default)]
 pub struct CodedScratch {
-    /// Logits, then weights, in the order of storage: bucket by bucket, class by class. [g, tokens]
-    z: Vec<f32>,
+    runs: Vec<Run>,
+    /// Logits, then weights, of coded tokens in the order of storage: [g, coded].
+    coded: Vec<f32>,
+    /// The same of exact tokens: [g, exact].
+    exact: Vec<f32>,
     /// Queries times means, then the masses of coded members: [g, buckets].
     buckets: Vec<f32>,
-    /// Queries in channels: [g, key_dim].
-    q: Vec<f32>,
-    block: Block,
+    /// Masses of runs: [g, runs].
+    masses: Vec<f32>,
+    /// Queries in channels, then sums of values in channels: [g, dim].
+    channels: Vec<f32>,
 }
 
-/// Codes of one class of one bucket.
-#[derive(Clone, Debug, Default)]
-struct Block {
-    /// Codes, less their centre, of the channels that have bits: [channels, members].
-    codes: Vec<f32>,
-    /// What belongs to them: queries times steps [g, channels], or sums of codes.
-    factors: Vec<f32>,
-    /// Logits or weights of the members: [g, members].
-    members: Vec<f32>,
+/// Whole buckets that a range lies in.
+struct Part {
+    buckets: Range<usize>,
+    /// Their coded tokens, numbered in the order of storage.
+    coded: Range<usize>,
+    /// Their rows among the exact tokens.
+    exact: Range<usize>,
 }
 
-/// The channels that have bits.
-fn used(steps: &[Step]) -> impl Iterator<Item = (usize, &Step)> + Clone {
-    steps.iter().enumerate().filter(|(_, step)| step.bits > 0)
+/// Row `h` of [g, n].
+fn row(of: &[f32], h: usize, n: usize) -> &[f32] {
+    &of[h * n..(h + 1) * n]
 }
 
 impl Coded {
-    /// Attention of all query heads, `q` [g, key_dim], over every token, merged into `out` [g].
+    /// Attention of all query heads, `q` [g, key_dim], over the tokens of `range`, merged into `out` [g]: `l_est`, and
+    /// `l_exact` of tokens held as they came. Panics when the range is not held.
     pub fn attend(
         &self,
-        k: &Kernels,
-        d: &Description,
+        (k, d): (&Kernels, &Description),
         q: &[f32],
+        range: Range<usize>,
         scratch: &mut CodedScratch,
         out: &mut [Partial],
     ) {
-        let g = out.len();
-        self.score(k, q, g, scratch);
-        d.logits(&mut scratch.z);
-        let tops: Vec<f32> = scratch.z.chunks_exact(self.tokens).map(|z| k.max(z)).collect();
-        let (exact, estimated) = self.weigh(k, &tops, scratch);
+        assert!(range.end <= self.tokens, "tokens {range:?} of {}", self.tokens);
+        if range.is_empty() || out.is_empty() {
+            return;
+        }
+        let part = self.part(range.start / BUCKET..range.end.div_ceil(BUCKET));
+        self.score(k, q, &part, scratch);
+        d.logits(&mut scratch.coded);
+        d.logits(&mut scratch.exact);
+        self.hide(&range, &part, scratch);
+        let top = |h: usize| {
+            let coded = k.max(row(&scratch.coded, h, part.coded.len()));
+            coded.max(k.max(row(&scratch.exact, h, part.exact.len())))
+        };
+        let tops: Vec<f32> = (0..out.len()).map(top).collect();
+        let (exact, estimated) = self.weigh(k, &tops, &part, scratch);
         let masses: Vec<f64> = exact.iter().zip(&estimated).map(|(a, b)| a + b).collect();
-        let acc = self.sum(k, &masses, scratch);
+        let acc = self.sum(k, &masses, &part, scratch);
         for (h, (out, acc)) in out.iter_mut().zip(acc.chunks_exact(self.value_dim)).enumerate() {
             out.merge(&Partial {
                 m: tops[h],
@@ -71,155 +87,151 @@ impl Coded {
 
     /// Products of all query heads with the keys as they are read back, by token: [g, tokens].
     pub fn products(&self, k: &Kernels, q: &[f32], scratch: &mut CodedScratch) -> Vec<f32> {
-        let g = q.len() / self.key_dim;
-        self.score(k, q, g, scratch);
-        let mut products = vec![0.0; g * self.tokens];
-        for b in 0..self.buckets.len() {
-            let begin = b * BUCKET;
-            let mut next = [begin; CLASSES];
-            for class in 1..CLASSES {
-                next[class] = next[class - 1] + usize::from(self.buckets[b].members[class - 1]);
-            }
-            for token in begin..(begin + BUCKET).min(self.tokens) {
-                let place = &mut next[usize::from(self.class(token))];
-                (0..g).for_each(|h| products[h * self.tokens + token] = scratch.z[h * self.tokens + *place]);
-                *place += 1;
+        let (g, n) = (q.len() / self.key_dim, self.tokens);
+        let all = self.part(0..self.buckets.len());
+        self.score(k, q, &all, scratch);
+        let mut products = vec![0.0; g * n];
+        for b in all.buckets.clone() {
+            for (token, place) in self.places(b, &all) {
+                for h in 0..g {
+                    products[h * n + token] = match place {
+                        Place::Coded(at) => scratch.coded[h * all.coded.len() + at],
+                        Place::Exact(at) => scratch.exact[h * all.exact.len() + at],
+                    };
+                }
             }
         }
         products
     }
 
-    /// Leaves the products with all keys in `scratch.z`.
-    fn score(&self, k: &Kernels, q: &[f32], g: usize, scratch: &mut CodedScratch) {
-        let (dk, n) = (self.key_dim, self.tokens);
-        assert!(q.len() == g * dk, "{} query elements for {g} heads of {dk}", q.len());
-        let CodedScratch { z, buckets, q: turned, block } = scratch;
-        z.resize(g * n, 0.0);
-        buckets.resize(g * self.buckets.len(), 0.0);
-        k.dot_rows(q, dk, &self.key_means, buckets);
-        turned.resize(g * dk, 0.0);
-        k.dot_rows(q, dk, &self.keys.backward, turned);
-        for b in 0..self.buckets.len() {
-            let mut at = b * BUCKET;
-            for run in self.runs(b) {
-                let steps = &self.steps[run.class][..dk];
-                let channels = self.unpack(run.keys, steps, run.members, &mut block.codes);
-                block.factors.clear();
-                for q in turned.chunks_exact(dk) {
-                    block.factors.extend(used(steps).map(|(j, step)| q[j] * step.width));
-                }
-                block.members.clear();
-                for of_head in buckets.chunks_exact(self.buckets.len()) {
-                    block.members.resize(block.members.len() + run.members, of_head[b]);
-                }
-                if channels > 0 {
-                    k.gemm_nn_add(&block.factors, &block.codes, channels, g, run.members, &mut block.members);
-                }
-                at += spread(&block.members, run.members, (z, n), at);
-            }
-            let (from, members) = self.exact(b);
-            if members > 0 {
-                block.members.resize(g * members, 0.0);
-                k.dot_rows(q, dk, &self.exact_keys[from * dk..(from + members) * dk], &mut block.members);
-                spread(&block.members, members, (z, n), at);
+    fn part(&self, buckets: Range<usize>) -> Part {
+        let exact = self.exact_before(buckets.start)..self.exact_before(buckets.end);
+        let before = |bucket: usize| (bucket * BUCKET).min(self.tokens) - self.exact_before(bucket);
+        Part { coded: before(buckets.start)..before(buckets.end), exact, buckets }
+    }
+
+    /// The tokens of a bucket of a part, and where each is.
+    fn places(&self, bucket: usize, part: &Part) -> impl Iterator<Item = (usize, Place)> + '_ {
+        let begin = bucket * BUCKET;
+        let held = self.exact_before(bucket);
+        let mut next = [begin - held - part.coded.start; CLASSES];
+        for class in 1..CLASSES {
+            next[class] = next[class - 1] + usize::from(self.buckets[bucket].members[class - 1]);
+        }
+        next[usize::from(EXACT)] = held - part.exact.start;
+        (begin..(begin + BUCKET).min(self.tokens)).map(move |token| {
+            let class = self.class(token);
+            let at = next[usize::from(class)];
+            next[usize::from(class)] += 1;
+            (token, if class == EXACT { Place::Exact(at) } else { Place::Coded(at) })
+        })
+    }
+
+    /// Takes the logits of tokens outside of `range` away, which the first and the last bucket may have.
+    fn hide(&self, range: &Range<usize>, part: &Part, scratch: &mut CodedScratch) {
+        let (first, last) = (part.buckets.start, part.buckets.end - 1);
+        let cut = |b: usize| range.start > b * BUCKET || range.end < self.tokens.min((b + 1) * BUCKET);
+        for b in std::iter::once(first).chain((last > first).then_some(last)).filter(|&b| cut(b)) {
+            for (_, place) in self.places(b, part).filter(|(token, _)| !range.contains(token)) {
+                let (z, n, at) = match place {
+                    Place::Coded(at) => (&mut scratch.coded, part.coded.len(), at),
+                    Place::Exact(at) => (&mut scratch.exact, part.exact.len(), at),
+                };
+                z.chunks_exact_mut(n).for_each(|z| z[at] = f32::NEG_INFINITY);
             }
         }
     }
 
-    /// Turns logits into weights relative to `tops`, and leaves the masses of coded members in `scratch.buckets`; returns
-    /// exact and estimated masses of all heads.
-    fn weigh(&self, k: &Kernels, tops: &[f32], scratch: &mut CodedScratch) -> (Vec<f64>, Vec<f64>) {
-        let (mut exact, mut estimated) = (vec![0f64; tops.len()], vec![0f64; tops.len()]);
-        let heads = scratch.z.chunks_exact_mut(self.tokens);
-        for (h, (z, masses)) in heads.zip(scratch.buckets.chunks_exact_mut(self.buckets.len())).enumerate() {
-            for (b, (z, mass)) in z.chunks_mut(BUCKET).zip(masses).enumerate() {
-                let (coded, held) = z.split_at_mut(z.len() - self.exact(b).1);
-                *mass = k.exp_sum(coded, tops[h]);
-                estimated[h] += f64::from(*mass);
-                exact[h] += f64::from(k.exp_sum(held, tops[h]));
+    /// Leaves the products with all keys of the part in `scratch`, and its runs.
+    fn score(&self, k: &Kernels, q: &[f32], part: &Part, scratch: &mut CodedScratch) {
+        let (dk, n) = (self.key_dim, part.coded.len());
+        assert!(q.len().is_multiple_of(dk), "{} query elements for heads of {dk}", q.len());
+        let g = q.len() / dk;
+        let CodedScratch { runs, coded, exact, buckets, channels, .. } = scratch;
+        runs.clear();
+        part.buckets.clone().for_each(|b| runs.extend(self.runs(b)));
+        coded.resize(g * n, 0.0);
+        exact.resize(g * part.exact.len(), 0.0);
+        buckets.resize(g * part.buckets.len(), 0.0);
+        channels.resize(g * dk, 0.0);
+        k.dot_rows(q, dk, &self.exact_keys[part.exact.start * dk..part.exact.end * dk], exact);
+        k.dot_rows(q, dk, &self.key_means[part.buckets.start * dk..part.buckets.end * dk], buckets);
+        k.dot_rows(q, dk, &self.keys.backward, channels);
+        let classes: Vec<Keys> = self.steps.iter().map(|steps| Keys::new(&steps[..dk], channels)).collect();
+        let mut base = vec![0.0; g];
+        for run in runs.iter() {
+            let keys = &classes[run.class];
+            for (h, base) in base.iter_mut().enumerate() {
+                *base =
+                    row(buckets, h, part.buckets.len())[run.bucket - part.buckets.start] - keys.centres[h];
             }
+            let out = &mut coded[run.place - part.coded.start..];
+            k.dot_packed(&self.rows(run, &keys.packing), &keys.q, &base, out, n);
         }
-        (exact, estimated)
+    }
+
+    /// Turns logits into weights relative to `tops`, and leaves the masses of runs and of coded members of buckets in
+    /// `scratch`; returns exact and estimated masses of all heads.
+    fn weigh(
+        &self,
+        k: &Kernels,
+        tops: &[f32],
+        part: &Part,
+        scratch: &mut CodedScratch,
+    ) -> (Vec<f64>, Vec<f64>) {
+        let CodedScratch { runs, coded, exact, buckets, masses, .. } = scratch;
+        let (n, held) = (part.coded.len(), part.exact.len());
+        buckets.fill(0.0);
+        masses.clear();
+        let mut sums = (Vec::new(), Vec::new());
+        for (h, &top) in tops.iter().enumerate() {
+            let mut estimated = 0.0;
+            for run in runs.iter() {
+                let at = h * n + run.place - part.coded.start;
+                let mass = k.exp_sum(&mut coded[at..at + run.members], top);
+                buckets[h * part.buckets.len() + run.bucket - part.buckets.start] += mass;
+                masses.push(mass);
+                estimated += f64::from(mass);
+            }
+            sums.0.push(f64::from(k.exp_sum(&mut exact[h * held..(h + 1) * held], top)));
+            sums.1.push(estimated);
+        }
+        sums
     }
 
     /// Sums of values by weight: [g, value_dim].
-    fn sum(&self, k: &Kernels, masses: &[f64], scratch: &mut CodedScratch) -> Vec<f32> {
-        let (dv, g) = (self.value_dim, masses.len());
-        let CodedScratch { z, buckets, block, .. } = scratch;
+    fn sum(&self, k: &Kernels, masses: &[f64], part: &Part, scratch: &mut CodedScratch) -> Vec<f32> {
+        let (dk, dv, g, n) = (self.key_dim, self.value_dim, masses.len(), part.coded.len());
         let mut acc = vec![0f32; g * dv];
-        let mut channels = vec![0f32; g * dv];
-        k.axpy_rows(buckets, dv, &self.value_means, &mut acc);
-        let least = NEGLIGIBLE / self.buckets.len() as f64;
-        for b in 0..self.buckets.len() {
-            let mut at = b * BUCKET;
-            let heavy =
-                |(h, mass): (usize, &f64)| f64::from(buckets[h * self.buckets.len() + b]) > least * mass;
-            let heavy = masses.iter().enumerate().any(heavy);
-            for run in self.runs(b) {
-                if heavy {
-                    gather(z, self.tokens, at..at + run.members, &mut block.members);
-                    self.add_channels(k, &run, block, &mut channels);
-                }
-                at += run.members;
+        let means = &self.value_means[part.buckets.start * dv..part.buckets.end * dv];
+        k.axpy_rows(&scratch.buckets, dv, means, &mut acc);
+        let held = &self.exact_values[part.exact.start * dv..part.exact.end * dv];
+        k.axpy_rows(&scratch.exact, dv, held, &mut acc);
+        let mut classes: Vec<Values> = self.steps.iter().map(|steps| Values::new(steps, dk, g)).collect();
+        let runs = scratch.runs.len();
+        let least = NEGLIGIBLE / runs as f64;
+        for (r, run) in scratch.runs.iter().enumerate() {
+            let of_head = |h: usize| scratch.masses[h * runs + r];
+            if !masses.iter().enumerate().any(|(h, mass)| f64::from(of_head(h)) > least * mass) {
+                continue;
             }
-            let (from, members) = self.exact(b);
-            if members > 0 {
-                gather(z, self.tokens, at..at + members, &mut block.members);
-                let rows = &self.exact_values[from * dv..(from + members) * dv];
-                k.axpy_rows(&block.members, dv, rows, &mut acc);
-            }
+            let values = &mut classes[run.class];
+            values.masses.iter_mut().enumerate().for_each(|(h, sum)| *sum += f64::from(of_head(h)));
+            let weights = &scratch.coded[run.place - part.coded.start..];
+            k.axpy_packed(&self.rows(run, &values.packing), weights, n, &mut values.sums);
         }
-        k.axpy_rows(&channels, dv, &self.values.backward, &mut acc);
+        scratch.channels.clear();
+        scratch.channels.resize(g * dv, 0.0);
+        for (values, steps) in classes.iter().zip(&self.steps) {
+            values.add(&steps[dk..], &mut scratch.channels);
+        }
+        k.axpy_rows(&scratch.channels, dv, &self.values.backward, &mut acc);
         acc
     }
-
-    /// Adds the channels of a run's values by the weights of its members to `channels` [g, value_dim].
-    fn add_channels(&self, k: &Kernels, run: &Run, block: &mut Block, channels: &mut [f32]) {
-        let steps = &self.steps[run.class][self.key_dim..];
-        let count = self.unpack(run.values, steps, run.members, &mut block.codes);
-        if count == 0 {
-            return;
-        }
-        let g = block.members.len() / run.members;
-        block.factors.resize(g * count, 0.0);
-        k.gemm_nt(&block.members, &block.codes, run.members, g, count, &mut block.factors);
-        for (sums, channels) in
-            block.factors.chunks_exact(count).zip(channels.chunks_exact_mut(self.value_dim))
-        {
-            for ((j, step), sum) in used(steps).zip(sums) {
-                channels[j] += sum * step.width;
-            }
-        }
-    }
-
-    /// Reads the codes of a run, less their centres: [channels with bits, members]. Returns how many channels.
-    fn unpack(&self, mut at: usize, steps: &[Step], members: usize, codes: &mut Vec<f32>) -> usize {
-        let count = used(steps).count();
-        codes.resize(count * members, 0.0);
-        for ((_, step), codes) in used(steps).zip(codes.chunks_exact_mut(members)) {
-            self.codes.unpack(at, step.bits, step.centre(), codes);
-            at += members * usize::from(step.bits);
-        }
-        count
-    }
-
-    /// The first exact row of a bucket, and how many there are.
-    fn exact(&self, bucket: usize) -> (usize, usize) {
-        let bucket = &self.buckets[bucket];
-        (bucket.exact as usize, bucket.members[usize::from(EXACT)].into())
-    }
 }
 
-/// Copies [g, members] to places `at` of [g, n]; returns the number of members.
-fn spread(from: &[f32], members: usize, (to, n): (&mut [f32], usize), at: usize) -> usize {
-    for (from, to) in from.chunks_exact(members).zip(to.chunks_exact_mut(n)) {
-        to[at..at + members].copy_from_slice(from);
-    }
-    members
-}
-
-/// The places `range` of [g, n], one head after the other.
-fn gather(from: &[f32], n: usize, range: std::ops::Range<usize>, to: &mut Vec<f32>) {
-    to.clear();
-    from.chunks_exact(n).for_each(|from| to.extend_from_slice(&from[range.clone()]));
+/// Where a token is among those of a part.
+enum Place {
+    Coded(usize),
+    Exact(usize),
 }

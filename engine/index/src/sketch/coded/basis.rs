@@ -9,7 +9,7 @@ use super::jacobi::eigen;
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
     dim: usize,
-    /// Row j gives channel j of a deviation: [dim, dim]. Not needed after coding.
+    /// Column j gives channel j of a deviation: [dim, dim]. Not needed after coding.
     pub forward: Vec<f32>,
     /// A deviation is the sum of its channels times these rows: [dim, dim].
     pub backward: Vec<f16>,
@@ -35,7 +35,7 @@ impl Basis {
         };
         Basis {
             dim,
-            forward: along(&|i| roots[i]).iter().map(|&x| x as f32).collect(),
+            forward: transposed(&along(&|i| roots[i]), dim).iter().map(|&x| x as f32).collect(),
             backward: along(&|i| 1.0 / roots[i]).iter().map(|&x| f16::from_f64(x)).collect(),
             variances: variances.iter().map(|v| v.max(0.0)).collect(),
         }
@@ -44,6 +44,14 @@ impl Basis {
     /// Bytes that reading needs.
     pub fn bytes(&self) -> usize {
         2 * self.backward.len()
+    }
+
+    /// Channels of a deviation.
+    pub fn turn(&self, row: &[f32], channels: &mut [f32]) {
+        channels.fill(0.0);
+        for (&x, forward) in row.iter().zip(self.forward.chunks_exact(self.dim)) {
+            channels.iter_mut().zip(forward).for_each(|(channel, f)| *channel += f * x);
+        }
     }
 
     /// Adds the deviation of channels to a row.
@@ -58,15 +66,17 @@ impl Basis {
 
 fn covariance(rows: &[f32], dim: usize) -> Vec<f64> {
     let mut sums = vec![0f64; dim * dim];
+    let mut wide = vec![0f64; dim];
     for row in rows.chunks_exact(dim) {
-        for (sums, &a) in sums.chunks_exact_mut(dim).zip(row) {
-            let a = f64::from(a);
-            sums.iter_mut().zip(row).for_each(|(s, &b)| *s += a * f64::from(b));
+        wide.iter_mut().zip(row).for_each(|(wide, &x)| *wide = f64::from(x));
+        // The upper half; the lower is its mirror.
+        for (i, sums) in sums.chunks_exact_mut(dim).enumerate() {
+            let a = wide[i];
+            sums[i..].iter_mut().zip(&wide[i..]).for_each(|(s, b)| *s += a * b);
         }
     }
     let n = (rows.len() / dim).max(1) as f64;
-    sums.iter_mut().for_each(|s| *s /= n);
-    sums
+    (0..dim * dim).map(|x| sums[(x / dim).min(x % dim) * dim + (x / dim).max(x % dim)] / n).collect()
 }
 
 fn product(a: &[f64], b: &[f64], dim: usize) -> Vec<f64> {
@@ -103,8 +113,8 @@ mod tests {
         let basis = Basis::fit(&rows, dim, &metric);
         let mut sums = vec![0f64; dim * dim];
         for row in rows.chunks(dim) {
-            let channels: Vec<f32> =
-                basis.forward.chunks(dim).map(|f| f.iter().zip(row).map(|(a, b)| a * b).sum()).collect();
+            let mut channels = vec![f32::NAN; dim];
+            basis.turn(row, &mut channels);
             for (x, sum) in sums.iter_mut().enumerate() {
                 *sum += f64::from(channels[x / dim] * channels[x % dim]) / n as f64;
             }

@@ -2,13 +2,15 @@
 
 use attention::Rows;
 use half::f16;
+use kernels::PACKED_WINDOW;
 use rayon::prelude::*;
 
 use super::allocate;
 use super::basis::Basis;
 use super::bits::Bits;
 use super::classes::{self, CLASS_BITS, CLASSES, EXACT, RATES};
-use super::step::Step;
+use super::fold;
+use super::step::{Grid, Step};
 use super::{BUCKET, Bucket, Coded};
 use crate::sketch::error::SketchError;
 use crate::sketch::watched::Watched;
@@ -50,8 +52,8 @@ pub(in crate::sketch) fn build(
     let mut channels = Channels { rows: vec![0.0; n * (dk + dv)], width: dk + dv, near };
     channels.rows.par_chunks_mut(dk + dv).enumerate().for_each(|(i, row)| {
         let (key, value) = row.split_at_mut(dk);
-        turn(&key_basis.forward, &key_rows[i * dk..][..dk], key);
-        turn(&value_basis.forward, &value_rows[i * dv..][..dv], value);
+        key_basis.turn(&key_rows[i * dk..][..dk], key);
+        value_basis.turn(&value_rows[i * dv..][..dv], value);
     });
     let steps = channels.steps(&[&key_basis.variances[..], &value_basis.variances].concat());
 
@@ -61,29 +63,25 @@ pub(in crate::sketch) fn build(
         value_dim: dv,
         keys: key_basis,
         values: value_basis,
+        strides: std::array::from_fn(|class| fold::bits(&steps[class]).div_ceil(8)),
         steps,
         key_means,
         value_means,
         buckets: vec![Bucket::default(); n.div_ceil(BUCKET)],
-        codes: Bits::new(),
+        codes: Vec::new(),
         exact_keys: Vec::new(),
         exact_values: Vec::new(),
-        classes: Bits::new(),
+        classes: Vec::new(),
     };
     // Forward matrices served only the coding.
     coded.keys.forward = Vec::new();
     coded.values.forward = Vec::new();
-    let fixed = coded.bytes().total() + (n * usize::from(CLASS_BITS)).div_ceil(8);
-    let mut costs = [0; CLASSES];
-    costs[CLASSES - 1] = 16 * (dk + dv);
-    for (cost, steps) in costs.iter_mut().zip(&coded.steps) {
-        *cost = steps.iter().map(|s| usize::from(s.bits)).sum();
-    }
-    let least = fixed + (n * costs[0]).div_ceil(8);
-    // One byte for the last code that is not whole.
-    let bits = 8 * bytes.saturating_sub(fixed + 1);
+    let fixed = coded.bytes().total() + PACKED_WINDOW - 1 + (n * usize::from(CLASS_BITS)).div_ceil(8);
+    let mut costs = [2 * (dk + dv); CLASSES];
+    costs[..CLASSES - 1].copy_from_slice(&coded.strides);
+    let least = fixed + n * costs[0];
     let errors = channels.errors(&coded.steps);
-    let classes = classes::choose(&errors, &watched.expected_squares(), &costs, bits)
+    let classes = classes::choose(&errors, &watched.expected_squares(), &costs, bytes.saturating_sub(fixed))
         .ok_or(SketchError::TooSmall { bytes, tokens: n, least })?;
     coded.store(keys, values, &channels, &classes);
     Ok(coded)
@@ -91,9 +89,10 @@ pub(in crate::sketch) fn build(
 
 impl Coded {
     fn store(&mut self, keys: &Rows<'_>, values: &Rows<'_>, channels: &Channels, classes: &[u8]) {
+        let mut codes = Bits::default();
         for (b, members) in classes.chunks(BUCKET).enumerate() {
             let mut bucket = Bucket {
-                codes: self.codes.len() as u64,
+                codes: codes.align() as u64,
                 exact: (self.exact_keys.len() / self.key_dim) as u32,
                 members: [0; CLASSES],
             };
@@ -101,10 +100,11 @@ impl Coded {
             self.buckets[b] = bucket;
             let of = |class: u8| (b * BUCKET..).zip(members).filter(move |m| *m.1 == class).map(|m| m.0);
             for class in 0..EXACT {
-                for (j, step) in self.steps[usize::from(class)].iter().enumerate() {
-                    for token in of(class) {
-                        self.codes.push(step.code(channels.rows[token * channels.width + j]), step.bits);
-                    }
+                for token in of(class) {
+                    let row = &channels.rows[token * channels.width..][..channels.width];
+                    let steps = self.steps[usize::from(class)].iter().zip(row);
+                    steps.for_each(|(step, x)| codes.push(step.code(*x), step.bits));
+                    codes.align();
                 }
             }
             for token in of(EXACT) {
@@ -112,7 +112,18 @@ impl Coded {
                 self.exact_values.extend_from_slice(values.row(token));
             }
         }
-        classes.iter().for_each(|&class| self.classes.push(class.into(), CLASS_BITS));
+        self.codes = codes.into_bytes();
+        self.codes.extend([0; PACKED_WINDOW - 1]);
+        let mut of_tokens = Bits::default();
+        classes.iter().for_each(|&class| of_tokens.push(class.into(), CLASS_BITS));
+        self.classes = of_tokens.into_bytes();
+        // What grew keeps no more than it holds: a shard counts that.
+        for rows in [&mut self.exact_keys, &mut self.exact_values] {
+            rows.shrink_to_fit();
+        }
+        for bytes in [&mut self.codes, &mut self.classes] {
+            bytes.shrink_to_fit();
+        }
     }
 }
 
@@ -129,7 +140,13 @@ impl Channels {
             .map(|j| {
                 let sample: Vec<f32> =
                     self.near.iter().step_by(every).map(|&i| self.rows[i * self.width + j]).collect();
-                bits.iter().map(|of_class| Step::fit(&sample, of_class[j])).collect()
+                // Classes that give a channel as many bits share the step.
+                let mut steps: Vec<Step> = Vec::with_capacity(bits.len());
+                for of_class in &bits {
+                    let shared = steps.iter().find(|step| step.bits == of_class[j]).copied();
+                    steps.push(shared.unwrap_or_else(|| Step::fit(&sample, of_class[j])));
+                }
+                steps
             })
             .collect();
         (0..RATES.len()).map(|class| of_channel.iter().map(|steps| steps[class]).collect()).collect()
@@ -137,16 +154,18 @@ impl Channels {
 
     /// The squared error of every token in every class: [tokens, CLASSES].
     fn errors(&self, steps: &[Vec<Step>]) -> Vec<f32> {
+        let grids: Vec<Vec<Grid>> =
+            steps.iter().map(|steps| steps.iter().map(|&step| Grid::from(step)).collect()).collect();
         let mut errors = vec![0f32; self.rows.len() / self.width * CLASSES];
         let chunks = self.rows.par_chunks(CHUNK * self.width).zip(errors.par_chunks_mut(CHUNK * CLASSES));
         chunks.for_each(|(rows, errors)| {
+            let mut squares = vec![0f32; self.width];
             for (row, errors) in rows.chunks_exact(self.width).zip(errors.chunks_exact_mut(CLASSES)) {
-                for (error, steps) in errors.iter_mut().zip(steps) {
-                    let off = |(x, step): (&f32, &Step)| match step.bits {
-                        0 => x * x,
-                        _ => (x - step.value(step.code(*x))).powi(2),
-                    };
-                    *error = row.iter().zip(steps).map(off).sum();
+                for (error, grids) in errors.iter_mut().zip(&grids) {
+                    for ((square, &x), grid) in squares.iter_mut().zip(row).zip(grids) {
+                        *square = grid.off(x).powi(2);
+                    }
+                    *error = squares.iter().sum();
                 }
             }
         });
@@ -156,20 +175,25 @@ impl Channels {
 
 /// The numbers of the tokens that are not among the farthest from the mean of all, in the metrics of keys and values.
 fn near(keys: &Rows<'_>, values: &Rows<'_>, key_metric: &[f64]) -> Vec<usize> {
-    let distances = |rows: &Rows<'_>, metric: &[f64]| -> Vec<f64> {
+    // No metric is that of plain lengths.
+    let distances = |rows: &Rows<'_>, metric: Option<&[f64]>| -> Vec<f64> {
         let (n, dim) = (rows.len(), rows.dim());
         let mut mean = vec![0f64; dim];
         (0..n).for_each(|i| mean.iter_mut().zip(rows.row(i)).for_each(|(m, x)| *m += x.to_f64() / n as f64));
-        let chunk = |i: usize| {
+        let distance = |i: usize| -> f64 {
             let off: Vec<f64> = rows.row(i).iter().zip(&mean).map(|(x, m)| x.to_f64() - m).collect();
-            let along = |(m, a): (&[f64], &f64)| a * m.iter().zip(&off).map(|(m, b)| m * b).sum::<f64>();
-            metric.chunks_exact(dim).zip(&off).map(along).sum()
+            let Some(metric) = metric else { return off.iter().map(|a| a * a).sum() };
+            // A metric is symmetric, so its rows can be added up in place of products with each.
+            let mut turned = vec![0f64; dim];
+            for (metric, a) in metric.chunks_exact(dim).zip(&off) {
+                turned.iter_mut().zip(metric).for_each(|(t, m)| *t += m * a);
+            }
+            off.iter().zip(&turned).map(|(a, t)| a * t).sum()
         };
-        (0..n).into_par_iter().map(chunk).collect()
+        (0..n).into_par_iter().map(distance).collect()
     };
     let mut far = vec![false; keys.len()];
-    let value_metric: Vec<f64> = identity(values.dim(), 1.0);
-    for distances in [distances(keys, key_metric), distances(values, &value_metric)] {
+    for distances in [distances(keys, Some(key_metric)), distances(values, None)] {
         let mut order: Vec<usize> = (0..distances.len()).collect();
         order.sort_unstable_by(|&a, &b| distances[b].total_cmp(&distances[a]).then(a.cmp(&b)));
         let most = (distances.len() as f64 * FAR) as usize;
@@ -215,10 +239,4 @@ fn value_metric(rows: &[f32], dim: usize) -> Vec<f64> {
 
 fn identity(dim: usize, factor: f64) -> Vec<f64> {
     (0..dim * dim).map(|x| if x / dim == x % dim { factor } else { 0.0 }).collect()
-}
-
-fn turn(matrix: &[f32], row: &[f32], out: &mut [f32]) {
-    for (out, m) in out.iter_mut().zip(matrix.chunks_exact(row.len())) {
-        *out = m.iter().zip(row).map(|(a, b)| a * b).sum();
-    }
 }

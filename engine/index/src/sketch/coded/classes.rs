@@ -11,17 +11,17 @@ pub(super) const CLASS_BITS: u8 = 3;
 /// Halvings of the (logarithmic) interval of prices.
 const STEPS: usize = 80;
 
-/// The classes with the least expected error at no more than `bits` in all: `errors` [n, CLASSES] are the squared errors
-/// of each token in each class, `squares` [n] the squares of their expected weights, `costs` the bits of a token of each
+/// The classes with the least expected error at no more than `bytes` in all: `errors` [n, CLASSES] are the squared errors
+/// of each token in each class, `squares` [n] the squares of their expected weights, `costs` the bytes of a token of each
 /// class. None when even the cheapest class takes more.
 ///
 /// Errors of tokens are independent, so an output's squared error is the sum of squares times errors. At the least sum
-/// every token pays the same price for a bit (Lagrange): it takes the class with the least error plus price times bits.
+/// every token pays the same price for a byte (Lagrange): it takes the class with the least error plus price times bytes.
 pub(super) fn choose(
     errors: &[f32],
     squares: &[f64],
     costs: &[usize; CLASSES],
-    bits: usize,
+    bytes: usize,
 ) -> Option<Vec<u8>> {
     let at = |price: f64| -> (usize, Vec<u8>) {
         let mut used = 0;
@@ -40,13 +40,13 @@ pub(super) fn choose(
     };
     let (mut low, mut high) = (-200f64, 200f64);
     let mut found = at(high.exp2());
-    if found.0 > bits {
+    if found.0 > bytes {
         return None;
     }
     for _ in 0..STEPS {
         let middle = (low + high) / 2.0;
         let tried = at(middle.exp2());
-        if tried.0 > bits {
+        if tried.0 > bytes {
             low = middle;
         } else {
             (high, found) = (middle, tried);
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn heavy_tokens_are_coded_more_finely_within_the_budget() {
         let squares = [1e-6, 1e-4, 1e-2, 1.0];
-        for bits in [4, 10, 30, 60, 128, 1000] {
-            let classes = choose(&errors(4), &squares, &COSTS, bits).unwrap();
+        for bytes in [4, 10, 30, 60, 128, 1000] {
+            let classes = choose(&errors(4), &squares, &COSTS, bytes).unwrap();
             assert!(classes.is_sorted(), "{classes:?}");
-            assert!(classes.iter().map(|&c| COSTS[c as usize]).sum::<usize>() <= bits);
+            assert!(classes.iter().map(|&c| COSTS[c as usize]).sum::<usize>() <= bytes);
         }
         assert_eq!(choose(&errors(4), &squares, &COSTS, 128).unwrap(), [EXACT; 4]);
         assert_eq!(choose(&errors(4), &squares, &COSTS, 3), None);

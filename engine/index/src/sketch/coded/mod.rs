@@ -11,9 +11,10 @@
 //! - **Candidates are a matter of degree.** A token is held exactly, or in one of five rates, by the attention it had and
 //!   the error that its code makes (`classes`).
 //!
-//! Layout: per bucket a bit offset and how many members each class has; in the bit stream, bucket by bucket and class by
-//! class, the codes of the class's members channel by channel, those of keys before those of values. The classes by token
-//! are needed only to say which token a member is: for reconstruction and selection, not for attention.
+//! Layout: per bucket an offset and how many members each class has; then, bucket by bucket and class by class, a row of
+//! whole bytes for each member: its codes channel by channel, those of the key before those of the value, without gaps. All
+//! rows of a class are alike, so that one table finds the codes in any of them (`kernels::Packing`). The classes by token are
+//! needed only to say which token a member is: for reconstruction, selection and the ends of a range.
 
 mod allocate;
 mod attend;
@@ -21,13 +22,14 @@ mod basis;
 mod bits;
 mod build;
 mod classes;
+mod fold;
 mod jacobi;
 mod step;
 
 use half::f16;
+use kernels::{PackedRows, Packing};
 
 use self::basis::Basis;
-use self::bits::Bits;
 use self::classes::{CLASS_BITS, CLASSES, EXACT};
 use self::step::Step;
 use super::SketchBytes;
@@ -48,23 +50,26 @@ pub struct Coded {
     values: Basis,
     /// How each class codes the channels of keys, then of values: [CLASSES - 1][key_dim + value_dim].
     steps: Vec<Vec<Step>>,
+    /// Bytes of a row of each class.
+    strides: [usize; CLASSES - 1],
     /// [buckets, key_dim]
     key_means: Vec<f16>,
     /// [buckets, value_dim]
     value_means: Vec<f16>,
     buckets: Vec<Bucket>,
-    codes: Bits,
+    /// Rows of codes, and as many bytes more as a kernel may read.
+    codes: Vec<u8>,
     /// Rows of exact tokens: [exact, key_dim], [exact, value_dim].
     exact_keys: Vec<f16>,
     exact_values: Vec<f16>,
     /// The class of each token, in three bits.
-    classes: Bits,
+    classes: Vec<u8>,
 }
 
 /// Where the members of a bucket are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Bucket {
-    /// First bit of the codes.
+    /// First byte of the codes.
     codes: u64,
     /// First row of the exact tokens.
     exact: u32,
@@ -72,13 +77,16 @@ struct Bucket {
     members: [u8; CLASSES],
 }
 
-/// Where the codes of one class of a bucket are.
+/// The coded members of one class of one bucket.
+#[derive(Clone, Copy, Debug)]
 struct Run {
+    bucket: usize,
     class: usize,
     members: usize,
-    /// First bit of the keys and of the values.
-    keys: usize,
-    values: usize,
+    /// First byte of the first row.
+    codes: usize,
+    /// Number of the first member among all coded tokens, in the order of storage.
+    place: usize,
 }
 
 impl Coded {
@@ -103,10 +111,10 @@ impl Coded {
                 + steps
                 + buckets
                 + exact
-                + self.codes.bytes()
+                + self.codes.len()
                 + self.keys.bytes()
                 + self.values.bytes(),
-            reconstruction: self.classes.bytes(),
+            reconstruction: self.classes.len(),
         }
     }
 
@@ -128,40 +136,52 @@ impl Coded {
             return Some((widened(exact.0, at, self.key_dim), widened(exact.1, at, self.value_dim)));
         }
         let run = self.runs(b).find(|run| run.class == usize::from(class))?;
-        let channels = |mut at: usize, steps: &[Step]| -> Vec<f32> {
-            let mut each = Vec::with_capacity(steps.len());
-            for step in steps {
-                each.push(match step.bits {
-                    0 => 0.0,
-                    bits => step.value(self.codes.get(at + member * usize::from(bits), bits)),
-                });
-                at += run.members * usize::from(step.bits);
-            }
-            each
+        let mut at = 8 * (run.codes + member * self.strides[run.class]);
+        let mut channels = |steps: &[Step]| -> Vec<f32> {
+            let mut value = |step: &Step| {
+                let code = bits::get(&self.codes, at, step.bits);
+                at += usize::from(step.bits);
+                if step.bits > 0 { step.value(code) } else { 0.0 }
+            };
+            steps.iter().map(&mut value).collect()
         };
         let steps = self.steps[run.class].split_at(self.key_dim);
         let mut key = widened(&self.key_means, b, self.key_dim);
         let mut value = widened(&self.value_means, b, self.value_dim);
-        self.keys.add(&channels(run.keys, steps.0), &mut key);
-        self.values.add(&channels(run.values, steps.1), &mut value);
+        self.keys.add(&channels(steps.0), &mut key);
+        self.values.add(&channels(steps.1), &mut value);
         Some((key, value))
     }
 
     fn class(&self, token: usize) -> u8 {
-        self.classes.get(token * usize::from(CLASS_BITS), CLASS_BITS) as u8
+        bits::get(&self.classes, token * usize::from(CLASS_BITS), CLASS_BITS) as u8
+    }
+
+    /// Exact tokens of the buckets before this one, which may be the one after the last.
+    fn exact_before(&self, bucket: usize) -> usize {
+        let rows = self.exact_keys.len() / self.key_dim;
+        self.buckets.get(bucket).map_or(rows, |bucket| bucket.exact as usize)
     }
 
     /// The coded classes of a bucket that have members.
     fn runs(&self, bucket: usize) -> impl Iterator<Item = Run> + '_ {
         let Bucket { codes, members, .. } = self.buckets[bucket];
-        let mut at = codes as usize;
+        let (mut codes, mut place) = (codes as usize, bucket * BUCKET - self.exact_before(bucket));
         (0..CLASSES - 1).filter_map(move |class| {
-            let members = usize::from(members[class]);
-            let width = |steps: &[Step]| steps.iter().map(|s| usize::from(s.bits)).sum::<usize>();
-            let (keys, values) = self.steps[class].split_at(self.key_dim);
-            let run = Run { class, members, keys: at, values: at + members * width(keys) };
-            at = run.values + members * width(values);
-            (members > 0).then_some(run)
+            let run = Run { bucket, class, members: usize::from(members[class]), codes, place };
+            codes += run.members * self.strides[class];
+            place += run.members;
+            (run.members > 0).then_some(run)
         })
+    }
+
+    /// The rows of a run, for a kernel.
+    fn rows<'a>(&'a self, run: &Run, packing: &'a Packing) -> PackedRows<'a> {
+        PackedRows {
+            packing,
+            bytes: &self.codes[run.codes..],
+            stride: self.strides[run.class],
+            count: run.members,
+        }
     }
 }

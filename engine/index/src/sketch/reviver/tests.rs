@@ -87,7 +87,7 @@ proptest! {
         prop_assert!(held <= recent + slack + candidates);
         let mut out = vec![Partial::neutral(2); 2];
         let d = Description::scaled(0.5);
-        reviver.attend(&Kernels::native(), &d, &[0.0; 8], &mut out);
+        reviver.attend((&Kernels::native(), &d), &[0.0; 8], 0..tokens, &mut out);
         for partial in out {
             prop_assert_eq!(partial.l(), tokens as f32);
             prop_assert_eq!(partial.l_exact, exact(&reviver).len() as f32);

@@ -1,0 +1,93 @@
+//! Spans that are brought into a compact form in the background: rows into maps of their files, the form into RAM, the index
+//! to its file; one swap. What goes wrong leaves the span as it is.
+
+use crate::recipe::Recipe;
+use crate::session::Session;
+use crate::session::compact::{Compacted, Failure, Form};
+use crate::session::span::{Core, Span};
+use crate::spill;
+use crate::telemetry::Metrics;
+use std::sync::{Arc, Weak};
+use tokio::sync::oneshot;
+use wire::names;
+
+/// What to do.
+pub struct Compaction {
+    /// Whose; gone when it was closed.
+    pub session: Weak<Session>,
+    /// Of the span.
+    pub core: Weak<Core>,
+    /// Into what.
+    pub form: Form,
+    /// Who waits for the bytes that left RAM, or why none did; None: the policy has asked, which takes no room from others.
+    pub reply: Option<oneshot::Sender<Result<u64, String>>>,
+}
+
+/// Runs one compaction and counts how it ended.
+pub fn run(pool: &rayon::ThreadPool, work: Compaction, recipe: &Recipe, metrics: &Metrics) {
+    let (layer, kv_head) = recipe.at;
+    let _span = tracing::debug_span!(names::SPAN_COMPACT, layer, kv_head).entered();
+    let patient = work.reply.is_some();
+    let done = pool.install(|| compact(&work, recipe, patient));
+    match &done {
+        Ok(freed) => {
+            metrics.compactions.increment(1);
+            tracing::debug!(freed, "span compacted");
+        }
+        Err(reason) => {
+            metrics.compactions_refused.increment(1);
+            tracing::debug!(reason, "a span is not compacted; it stays as it is");
+        }
+    }
+    if let Some(reply) = work.reply {
+        // Nobody waits any more: the caller is gone.
+        let _ = reply.send(done);
+    }
+}
+
+/// Bytes that left RAM; 0 where the span is gone.
+fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, String> {
+    let (Some(session), Some(core), Some(store)) =
+        (work.session.upgrade(), work.core.upgrade(), &recipe.store)
+    else {
+        return Ok(0);
+    };
+    let (Ok(head), Some(kept)) = (session.head(recipe.at.0, recipe.at.1), &session.kept) else {
+        return Ok(0);
+    };
+    let Some(span) = head.current(&core) else { return Ok(0) };
+    if span.compact().is_some_and(|c| c.kind == work.form) {
+        return Ok(0);
+    }
+    if !span.can_spill() || !span.ready() || span.rows.archived() > 0 {
+        return Err("its rows are not on disk yet".to_owned());
+    }
+    let built = Compacted::build(work.form, (head, &span), recipe, patient);
+    let form = built.map_err(|e| {
+        if matches!(e, Failure::Build(_)) {
+            span.set_shapeless();
+        }
+        e.to_string()
+    })?;
+    let before = in_ram(&span);
+    let dim = span.rows.dims().0;
+    let rows = span.rows.spilled(&session.purse, |extent, first| {
+        store.map_rows(kept.fingerprint, recipe.at, span.begin + first, (extent, dim))
+    });
+    let rows = rows.map_err(|e| e.to_string())?;
+    let spilled = span.rows.tiers().0;
+    let new = Arc::new(span.over(rows).without_index().with_form(Some(Arc::new(form))));
+    let after = in_ram(&new);
+    if !head.overlay(&span, new) {
+        return Ok(0);
+    }
+    session.purse.shrink(spilled);
+    span.history().leave(spill::now());
+    Ok(before.saturating_sub(after))
+}
+
+/// Bytes of a span in RAM: rows, index, form.
+fn in_ram(span: &Span) -> u64 {
+    let index = span.indexed().map_or(0, |i| i.charge.bytes());
+    span.rows.tiers().0 + index + span.compact().map_or(0, |c| c.charge.bytes())
+}

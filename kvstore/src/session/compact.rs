@@ -1,0 +1,150 @@
+//! What answers in the place of rows: they lie in files, it lies in RAM.
+
+use crate::admission::{Charge, Kind, Short};
+use crate::recipe::Recipe;
+use crate::session::head::Head;
+use crate::session::span::Span;
+use attention::quant::{Precision, Quantised};
+use attention::{Description, Rows};
+use half::f16;
+use index::Compact;
+use index::sketch::{Sketch, SketchKind, SketchParams, WatchedRow, watch};
+use kernels::Kernels;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The latest sampled positions of a head, of decode and of the prefill, whose attention a sketch is made by.
+const WATCHED: usize = 512;
+/// Bytes that the build of a sketch works in, for each element of a key or a value.
+const WORKING: u64 = 16;
+
+/// A form of a span.
+#[derive(Debug)]
+pub struct Compacted {
+    /// What answers.
+    pub form: Compact,
+    /// Which it is.
+    pub kind: Form,
+    /// Its bytes.
+    pub charge: Charge,
+}
+
+/// Which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// 8 bits, and 4 more for keys.
+    Quantised,
+    /// A sketch in this many percent of the bytes of the rows.
+    Sketched(u8),
+}
+
+/// Why there is no form; one line.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The purse has no room.
+    #[error("{}", .0.status("the compact form").message())]
+    Memory(Short),
+    /// The rows cannot be brought into it.
+    #[error("{0}")]
+    Build(String),
+}
+
+impl From<Short> for Failure {
+    fn from(short: Short) -> Self {
+        Failure::Memory(short)
+    }
+}
+
+impl Compacted {
+    /// Brings the rows of a span, which are at hand, into a form. The same rows and queries give the same bits. With
+    /// `patient` cold spans make room for it, else what is not there now is not asked for.
+    pub fn build(
+        kind: Form,
+        (head, span): (&Head, &Span),
+        recipe: &Recipe,
+        patient: bool,
+    ) -> Result<Self, Failure> {
+        let g = &recipe.geometry;
+        let charge = |kind, bytes| match patient {
+            true => recipe.purse.charge(kind, bytes),
+            false => recipe.purse.charge_now(kind, bytes),
+        };
+        let started = Instant::now();
+        let (keys, values) = (span.rows.keys(), span.rows.values());
+        let rows = span.len() * g.row_bytes();
+        let (form, mut held) = match kind {
+            Form::Quantised => {
+                // What is held as it came makes it larger than the codes; never larger than the rows and their codes.
+                let held = charge(Kind::Compact, rows)?;
+                let quantised = Quantised::new(&keys, &values, Precision::Int8);
+                (Compact::Quantised(Box::new(quantised.map_err(|e| Failure::Build(e.to_string()))?)), held)
+            }
+            Form::Sketched(percent) => {
+                let bytes = rows * u64::from(percent) / 100;
+                let held = charge(Kind::Compact, bytes)?;
+                let elements = span.len() * (g.key_dim + g.value_dim) as u64;
+                let queries = (WATCHED * g.group * g.key_dim * 4) as u64;
+                let _working = charge(Kind::Scratch, elements * WORKING + queries)?;
+                let params = SketchParams {
+                    kind: SketchKind::Coded,
+                    bytes: bytes as usize,
+                    scale: recipe.scale,
+                    exact_share: 0.0,
+                    seed: recipe.seed,
+                };
+                let seen = Seen::of(head, span, recipe);
+                let built = seen.watched(span, recipe);
+                let built = built.and_then(|watched| Sketch::build(&keys, &values, &watched, &params));
+                (Compact::Sketched(built.map_err(|e| Failure::Build(e.to_string()))?), held)
+            }
+        };
+        let bytes = form.bytes() as u64;
+        match bytes.checked_sub(held.bytes()) {
+            Some(more) => held.absorb(charge(Kind::Compact, more)?),
+            None => drop(held.split(held.bytes() - bytes)),
+        }
+        tracing::debug!(
+            begin = span.begin,
+            tokens = span.len(),
+            bytes,
+            took_ms = started.elapsed().as_millis(),
+            "compact form ready"
+        );
+        Ok(Self { form, kind, charge: held })
+    }
+}
+
+/// What of a head tells the attention that a span gets: all keys at hand, and the latest sampled queries that see it.
+struct Seen {
+    spans: Vec<Arc<Span>>,
+    fresh: (u64, Vec<f16>),
+    rows: Vec<WatchedRow>,
+}
+
+impl Seen {
+    fn of(head: &Head, span: &Span, recipe: &Recipe) -> Self {
+        let state = head.read();
+        let spans: Vec<Arc<Span>> = state.spans().map(|(span, _)| span.clone()).collect();
+        let begin = state.fresh_begin();
+        let mut rows = state.sampled(span.begin);
+        let width = recipe.geometry.group * recipe.geometry.key_dim;
+        rows.retain(|row| row.q.len() == width);
+        rows.drain(..rows.len().saturating_sub(WATCHED));
+        Self { spans, fresh: (begin, state.copy(begin, state.end()).0), rows }
+    }
+
+    fn watched(
+        &self,
+        span: &Span,
+        recipe: &Recipe,
+    ) -> Result<index::sketch::Watched, index::sketch::SketchError> {
+        let dim = recipe.geometry.key_dim;
+        // Those that only the archive holds are left out: a sink, which is the worker's, and what is older than this.
+        let mut pieces: Vec<(usize, Rows<'_>)> =
+            self.spans.iter().map(|s| (s.begin as usize, s.rows.keys())).collect();
+        pieces.push((self.fresh.0 as usize, Rows::contiguous(&self.fresh.1, dim)));
+        let description = Description { scale: recipe.scale, softcap: None };
+        let numbers = (&Kernels::native(), &description);
+        watch(numbers, (&pieces, dim), span.begin as usize..span.end as usize, &self.rows)
+    }
+}
