@@ -12,9 +12,9 @@ use wire::tensor;
 use wire::v1;
 
 /// Messages are not made larger than this, whatever the shard takes: smaller ones spread over the pipeline.
-const PIECE_BYTES: u64 = 4 << 20;
+pub(crate) const PIECE_BYTES: u64 = 4 << 20;
 /// Ids, tags and lengths of a chunk, generously.
-const OVERHEAD_BYTES: u64 = 1024;
+pub(crate) const OVERHEAD_BYTES: u64 = 1024;
 
 /// Consecutive tokens of one layer, all KV heads, row-major.
 #[derive(Debug, Clone, Copy)]
@@ -130,7 +130,7 @@ impl Inner {
 }
 
 /// Waits for what is in flight; every acknowledgement must name the end of its own piece.
-async fn drain(
+pub(crate) async fn drain(
     holder: &Holder,
     pending: &mut VecDeque<(u64, crate::shard::PendingAck)>,
 ) -> Result<(), Error> {

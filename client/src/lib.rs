@@ -9,11 +9,13 @@
 //! * [`cluster`]: the shards together, their placement, opening of sessions
 //! * [`session`]: one sequence on the cluster: its lease, truncation and end
 //! * [`farewell`]: sessions that end without being closed
-//! * [`append`]: bulk K, V and query samples, cut to the message limit
+//! * [`held`]: a session that another program opened, read by its id
+//! * [`append`]: bulk K, V and query samples, cut to the message limit; [`append_head`]: those of one head
 //! * [`attend`]: rows of queries, answered by partials
 //! * [`fold`]: answers of several shards to one partial per head; every token of every head once
 
 pub mod append;
+pub mod append_head;
 pub mod attend;
 pub mod cluster;
 pub mod error;
@@ -21,16 +23,19 @@ mod farewell;
 mod finite;
 pub mod fold;
 pub mod grpc;
+pub mod held;
 mod lease;
 pub mod session;
 pub mod shard;
 
 pub use append::LayerChunk;
+pub use append_head::HeadChunk;
 pub use attend::{NewTokenKv, RowAnswer, RowAsk, RowStats};
 pub use cluster::Cluster;
 pub use error::{Error, Kind};
 pub use farewell::OpenSessions;
 pub use grpc::{Config, GrpcShard};
+pub use held::HeldSession;
 pub use session::{Readiness, Session, SessionSpec};
 pub use shard::Shard;
 pub use wire::Address;

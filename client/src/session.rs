@@ -121,7 +121,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    fn new(fingerprint: &v1::Fingerprint) -> Result<Geometry, Error> {
+    pub(crate) fn new(fingerprint: &v1::Fingerprint) -> Result<Geometry, Error> {
         let of = |n: u32| n as usize;
         let geometry = Geometry {
             layers: fingerprint.layers,
@@ -240,6 +240,13 @@ impl Session {
     pub async fn inspect(&self) -> Result<Vec<v1::InspectResponse>, Error> {
         let request = v1::InspectRequest { session: self.inner.id.clone() };
         self.inner.on_all(|shard| shard.inspect(request.clone())).await
+    }
+
+    /// Leaves the session on its shards, for others to go on with until its leases run out; returns its id.
+    pub fn leave(mut self) -> Vec<u8> {
+        self.renewal = None;
+        self.inner.ended.store(true, Ordering::Release);
+        self.inner.id.clone()
     }
 
     /// Ends the session everywhere and returns the bytes that the shards freed.

@@ -64,4 +64,7 @@ pub trait Shard: Send + Sync {
 
     /// Waits for the indexes of a session.
     async fn wait_ready(&self, request: v1::WaitReadyRequest) -> Result<v1::WaitReadyResponse, Status>;
+
+    /// The sampled queries that a head keeps.
+    async fn read_samples(&self, request: v1::ReadSamplesRequest) -> Result<v1::ReadSamplesResponse, Status>;
 }

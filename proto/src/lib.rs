@@ -3,6 +3,7 @@
 //! * [`v1`]: messages, server and client of package `recollect.v1`, generated from `kv.proto`
 //! * [`address`]: where a shard listens, and where it is connected to
 //! * [`tensor`]: [`v1::Tensor`] to and from slices, with every check a stranger's bytes need
+//! * [`samples`]: pages of sampled queries
 //! * [`convert`]: partials, budgets and ranges to and from their messages
 //! * [`error`]: what a message can be refused for, as one line and as a gRPC status
 //! * [`placement`]: which shard holds which heads; pure
@@ -13,6 +14,7 @@ pub mod convert;
 pub mod error;
 pub mod names;
 pub mod placement;
+pub mod samples;
 pub mod tensor;
 
 pub use address::Address;

@@ -1,7 +1,7 @@
 //! A shard behind a socket.
 //!
 //! Two connections, so that a chunk of megabytes never holds up a step: `step` carries Attend and the small calls, `bulk`
-//! carries Append and ReadRows. Each has one long-lived stream, opened when it is first needed and again after it
+//! carries Append, ReadRows and ReadSamples. Each has one long-lived stream, opened when it is first needed and again after it
 //! broke; what was in flight on a broken stream fails, it is never sent twice.
 
 mod append;
@@ -58,6 +58,7 @@ pub struct GrpcShard {
     step: KvClient<Channel>,
     bulk: KvClient<Channel>,
     admin: AdminClient<Channel>,
+    bulk_admin: AdminClient<Channel>,
     attend: attend::Attend,
     append: append::Append,
 }
@@ -82,6 +83,7 @@ impl GrpcShard {
         };
         Ok(GrpcShard {
             admin: AdminClient::new(step.clone()).max_decoding_message_size(limit),
+            bulk_admin: AdminClient::new(bulk.clone()).max_decoding_message_size(limit),
             step: limited(step),
             bulk: limited(bulk),
             attend: attend::Attend::default(),
@@ -235,5 +237,9 @@ impl Shard for GrpcShard {
     async fn wait_ready(&self, request: v1::WaitReadyRequest) -> Result<v1::WaitReadyResponse, Status> {
         let limit = self.config.call_timeout.saturating_add(Duration::from_millis(request.timeout_ms));
         call(&self.name, limit, self.admin.clone().wait_ready(request)).await
+    }
+
+    async fn read_samples(&self, request: v1::ReadSamplesRequest) -> Result<v1::ReadSamplesResponse, Status> {
+        call(&self.name, self.config.call_timeout, self.bulk_admin.clone().read_samples(request)).await
     }
 }

@@ -50,4 +50,5 @@ pass_through! {
     promote: PromoteRequest => PromoteResponse;
     pin: PinRequest => PinResponse;
     unpin: UnpinRequest => UnpinResponse;
+    read_samples: ReadSamplesRequest => ReadSamplesResponse;
 }

@@ -11,6 +11,7 @@
 //! - [`demo`]: a document with hidden facts
 //! - [`recording`]: Q, K and V of a text, layer by layer; [`bench`] and [`capture_file`]: measurements on captured ones
 //! - [`study`]: where retrieval holds and where not, per head and per place in a document; [`plot`]: its pictures
+//! - [`snapshot`]: a session in a directory, out of one pool of shards and into another
 //! - [`tier`]: a span quantised, sketched or evicted, for measurements
 //! - [`progress`]: bars on stderr
 
@@ -32,6 +33,7 @@ pub mod prefill;
 pub mod progress;
 pub mod recording;
 pub mod sequence;
+pub mod snapshot;
 pub mod study;
 pub mod texts;
 pub mod tier;

@@ -33,6 +33,12 @@ impl Progress {
         self.bar.inc(1);
     }
 
+    /// One step done of `all`, where their number was not known at first.
+    pub fn step_of(&self, all: u64) {
+        self.bar.set_length(all);
+        self.step();
+    }
+
     /// The task is over; the bar goes.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

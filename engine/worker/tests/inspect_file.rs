@@ -52,6 +52,6 @@ fn a_damaged_file_is_an_error_in_one_line() {
     let name = |path: &Path| path.to_str().unwrap().to_owned();
     refused(&[&name(&hurt)], 1, "block 0 of values does not match its checksum");
     refused(&[&name(&folder.path().join("none.kv"))], 64, "none.kv");
-    refused(&[&name(folder.path())], 64, "not a file");
+    refused(&[&name(folder.path())], 64, "is no snapshot");
     refused(&[FIXTURE, "--shard", "127.0.0.1:1"], 64, "--shard");
 }

@@ -51,4 +51,11 @@ impl v1::admin_server::Admin for Admin {
     async fn unpin(&self, request: Request<v1::UnpinRequest>) -> Result<Response<v1::UnpinResponse>, Status> {
         self.node.unpin(request.into_inner()).await.map(Response::new)
     }
+
+    async fn read_samples(
+        &self,
+        request: Request<v1::ReadSamplesRequest>,
+    ) -> Result<Response<v1::ReadSamplesResponse>, Status> {
+        self.node.read_samples(request.into_inner()).await.map(Response::new)
+    }
 }

@@ -2,13 +2,14 @@
 //!
 //! * `geometry`: the checked shape of its tensors
 //! * `head`: what one (layer, KV head) holds
-//! * `span`, `extent`, `fresh`, `samples`: its parts
+//! * `span`, `extent`, `fresh`, `samples`: its parts; `sampled`: the samples of all of them
 //! * `tiers`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
 //! * `compact`: what answers in the place of rows
 //! * `stored`: what of it goes to disk, and back
-//! * `lease`: how long it lives unheard of
+//! * `lease`: how long it lives unheard of; `cuts`: what was taken back of it
 
 pub mod compact;
+pub mod cuts;
 pub mod extent;
 pub mod fresh;
 pub mod geometry;
@@ -16,6 +17,7 @@ pub mod head;
 pub mod lease;
 pub mod merge;
 pub mod overlay;
+pub mod sampled;
 pub mod samples;
 pub mod span;
 pub mod stored;
@@ -25,6 +27,7 @@ use crate::admission::{Purse, Short};
 use crate::builder::Pending;
 use crate::store::kept::Kept;
 use crate::store::log::Log;
+use cuts::Cuts;
 use geometry::Geometry;
 use head::Head;
 use lease::Lease;
@@ -79,6 +82,8 @@ pub struct Session {
     pub moving: Mutex<()>,
     /// Requests that may read rows; while there are any, none go to the archive.
     reading: AtomicUsize,
+    /// Its truncations.
+    pub cuts: Cuts,
 }
 
 /// A request that may read rows of a session, for as long as this lives.
@@ -122,6 +127,7 @@ impl Session {
             pinned: AtomicBool::new(false),
             moving: Mutex::default(),
             reading: AtomicUsize::new(0),
+            cuts: Cuts::default(),
             terms,
         })
     }

@@ -59,6 +59,12 @@ impl Samples {
         self.pos.iter().copied().zip(self.q.chunks_exact(self.width))
     }
 
+    /// Position, what it sees, and queries of each, in order.
+    pub fn each(&self) -> impl Iterator<Item = (u64, u64, &[f16])> {
+        let numbers = self.pos.iter().zip(&self.seen);
+        numbers.zip(self.q.chunks_exact(self.width)).map(|((&pos, &seen), q)| (pos, seen, q))
+    }
+
     /// Adds samples taken every `stride` elements from `source`, starting at `offset`. Each asks an index for what lies
     /// more than `window` tokens before its end.
     pub fn extend_strided(&mut self, pos: &[u64], window: u64, source: &[f16], offset: usize, stride: usize) {

@@ -86,6 +86,32 @@ fn describe(session: &Arc<Session>) -> v1::SessionInfo {
             (Some(kept), None) => kept.sealed(session.owned().map(|(layer, kv_head, _)| (layer, kv_head))),
             (None, None) => 0,
         },
+        terms: Some(terms(session)),
+    }
+}
+
+fn terms(session: &Session) -> v1::SessionTerms {
+    let mut owned: Vec<v1::HeadRange> = Vec::new();
+    for (layer, kv_head) in session.owned().map(|(layer, kv_head, _)| (layer as u32, kv_head as u32)) {
+        match owned.last_mut() {
+            Some(last) if last.layer_begin == layer && last.kv_head_end == kv_head => last.kv_head_end += 1,
+            _ => owned.push(v1::HeadRange {
+                layer_begin: layer,
+                layer_end: layer + 1,
+                kv_head_begin: kv_head,
+                kv_head_end: kv_head + 1,
+            }),
+        }
+    }
+    let (truncations, lowest_truncation) = session.cuts.told();
+    v1::SessionTerms {
+        index: wire_kind(session.terms.index) as i32,
+        seed: session.terms.seed,
+        deterministic: session.terms.deterministic,
+        lease_ms: u64::try_from(session.lease.length().as_millis()).unwrap_or(u64::MAX),
+        owned,
+        truncations,
+        lowest_truncation,
     }
 }
 

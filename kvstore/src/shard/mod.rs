@@ -3,7 +3,7 @@
 //! * `open`: `Describe`, `Open`, `Renew`, `Close`
 //! * `append`: `Append`, one chunk
 //! * `plan`, `attend`: `Attend`, first every check, then the work
-//! * `read`: `ReadRows`
+//! * `read`: `ReadRows`; `samples`: `ReadSamples`
 //! * `truncate`: `Truncate`
 //! * `admin`: `Inspect`, `WaitReady`
 //! * `archive`: rows that go to the archive; `bring`: what is brought back before it is read
@@ -20,6 +20,7 @@ pub mod open;
 pub mod plan;
 pub mod probe;
 pub mod read;
+pub mod samples;
 pub mod tier;
 pub mod truncate;
 

@@ -75,5 +75,7 @@ impl Node {
                 self.keep(session, (layer, kv_head));
             }
         }
+        // Before anything can be appended in the place of what went.
+        session.cuts.add(length);
     }
 }

@@ -1,4 +1,4 @@
-//! What is fed: the readers of stored files, of saved indexes and of messages.
+//! What is fed: the readers of stored files, of snapshots, of saved indexes and of messages.
 
 use half::f16;
 use index::{BuildParams, BuildQueries, Kind, Shape, SpanIndex};
@@ -19,8 +19,9 @@ pub struct Target {
 
 /// Every target.
 pub fn all() -> Vec<Target> {
+    let decoders = DECODERS.iter().chain(&worker::snapshot::decoders::DECODERS);
     let stored =
-        DECODERS.iter().map(|d| Target { name: d.name, seeds: (d.seeds)(), reseal: d.reseal, read: d.read });
+        decoders.map(|d| Target { name: d.name, seeds: (d.seeds)(), reseal: d.reseal, read: d.read });
     let none: fn(&mut [u8]) = |_| ();
     let more = [
         Target { name: "indexes", seeds: indexes(), reseal: none, read: read_index },

@@ -1,4 +1,4 @@
-//! `recollect inspect`: what a running shard holds, and which heads miss their recall target; or an extent file.
+//! `recollect inspect`: what a running shard holds, and which heads miss their recall target; or an extent file or a snapshot.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use tokio::runtime::Builder;
 use wire::v1;
 
 use crate::cli::service::shard_address;
-use crate::cli::{inspect_file, print, usage};
+use crate::cli::session_id::{SessionId, parse_session, refused};
+use crate::cli::{inspect_file, print, snapshot};
 use crate::inventory::{Inventory, Verdict, kind_name};
 
 /// From this many spans of a session on, alike heads of a layer share a line of the table.
@@ -20,7 +21,7 @@ const MANY: usize = 32;
 /// Sessions, spans and indexes of a shard.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// An extent file of a data directory (recollectd serve --data)
+    /// An extent file of a data directory (recollectd serve --data), or a directory that `snapshot save` wrote
     #[arg(value_name = "FILE", required_unless_present = "shard", conflicts_with_all = ["shard", "session"])]
     file: Option<PathBuf>,
     /// The shard server (default port: 7420)
@@ -32,35 +33,6 @@ pub struct InspectArgs {
     /// One JSON object a line: every span, then its session; the summary last
     #[arg(long)]
     json: bool,
-}
-
-pub(super) type SessionId = [u8; wire::ID_BYTES];
-
-/// What a shard's refusal means for who named a session, or asked a running shard for something: the shard is there, so that it
-/// is not "unavailable", which would be worth another try.
-pub(super) fn refused(session: Option<&SessionId>, error: client::Error) -> anyhow::Error {
-    match (session, &error) {
-        (Some(id), client::Error::SessionLost { shard, reason }) => {
-            usage(format!("--session {}: not on shard {shard}: {reason}", wire::convert::hex(id)))
-        }
-        (_, client::Error::Refused { code: tonic::Code::FailedPrecondition, .. }) => {
-            anyhow::Error::msg(error.to_string())
-        }
-        _ => error.into(),
-    }
-}
-
-pub(super) fn parse_session(text: &str) -> Result<SessionId, String> {
-    let digits = 2 * wire::ID_BYTES;
-    let wrong = || format!("{text:?} is no session id: {digits} hexadecimal digits are needed");
-    if text.len() != digits || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Err(wrong());
-    }
-    let mut id = [0; wire::ID_BYTES];
-    for (byte, at) in id.iter_mut().zip((0..digits).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| wrong())?;
-    }
-    Ok(id)
 }
 
 /// One span of one head.
@@ -149,7 +121,10 @@ struct Summary<'a> {
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let (shard, file) = (args.shard.as_deref(), args.file.as_deref());
     if let Some(file) = file {
-        return inspect_file::run(file, args.json);
+        return match file.is_dir() {
+            true => snapshot::inspect(file, args.json),
+            false => inspect_file::run(file, args.json),
+        };
     }
     let shard = shard.context("a shard or a file is needed")?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -416,16 +391,6 @@ fn table_line(spans: &[&v1::SpanInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn session_ids_are_32_hexadecimal_digits() {
-        let text = "00ff".repeat(8);
-        assert_eq!(wire::convert::hex(&parse_session(&text).unwrap()), text);
-        for bad in ["", "00", &"0g".repeat(16), &"é".repeat(16), &"00".repeat(17)] {
-            let line = parse_session(bad).unwrap_err();
-            assert!(line.contains("32 hexadecimal digits"), "{line}");
-        }
-    }
 
     #[test]
     fn alike_heads_share_a_line_and_those_below_target_never_do() {

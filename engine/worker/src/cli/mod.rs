@@ -20,6 +20,8 @@ mod inspect_file;
 pub mod model;
 pub(crate) mod print;
 pub mod service;
+mod session_id;
+mod snapshot;
 pub mod spending;
 mod study;
 mod tier;
@@ -44,7 +46,7 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Write the keys, values and queries of chosen layers and heads of a text as capture files
     Capture(capture::CaptureArgs),
-    /// Show what a running shard holds (sessions, spans, index kinds, heads below their recall target), or an extent file
+    /// Show what a running shard holds (sessions, spans, index kinds, heads below their recall target), an extent file or a snapshot
     Inspect(inspect::InspectArgs),
     /// Move the rows of sealed spans from a shard's RAM to its files, from which they are searched, or to its archive
     Evict(tier::EvictArgs),
@@ -54,6 +56,8 @@ enum Verb {
     Pin(tier::TierArgs),
     /// Take a pin back
     Unpin(tier::TierArgs),
+    /// Copy a session from shards into a directory, or bring one from there into other shards
+    Snapshot(snapshot::SnapshotArgs),
     /// Measure where retrieval holds and where not: per layer and head, and per place in a document
     Study(study::StudyArgs),
 }
@@ -110,6 +114,7 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         Verb::Promote(args) => tier::run(tier::Verb::Promote, args),
         Verb::Pin(args) => tier::run(tier::Verb::Pin, args),
         Verb::Unpin(args) => tier::run(tier::Verb::Unpin, args),
+        Verb::Snapshot(args) => snapshot::run(args),
         Verb::Study(args) => study::run(args),
     };
     match done {

@@ -6,8 +6,9 @@ use serde::Serialize;
 use tokio::runtime::Builder;
 use wire::v1;
 
-use crate::cli::inspect::{SessionId, mib, parse_session, refused};
+use crate::cli::inspect::mib;
 use crate::cli::service::shard_address;
+use crate::cli::session_id::{SessionId, parse_session, refused};
 use crate::cli::{print, usage};
 
 /// Which rows.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 pub struct Daemon {
     child: Child,
     pub address: String,
+    /// Of which not every test asks anything.
+    #[allow(dead_code)]
     pub http: String,
 }
 

@@ -5,6 +5,7 @@ pub mod life;
 mod merges;
 mod model;
 mod refusals;
+mod samples;
 
 use crate::testing::*;
 use crate::{Node, NodeConfig};
