@@ -238,7 +238,9 @@ async fn a_start_reads_as_many_indexes_as_there_is_room_for_and_builds_none() {
     let n = on(folder.path(), |_| {});
     filled(&n).await;
     all_stored(&n).await;
-    let (before, index) = (answers(&n, 1, 1900).await, n.snapshot().index_bytes);
+    let (mut before, index) = (answers(&n, 1, 1900).await, n.snapshot().index_bytes);
+    // What was not sealed is not on disk.
+    before.iter_mut().for_each(|answer| answer.watermark = 1900);
     drop(n);
     let path = folder.path();
     let scratch = on(path, |_| {}).snapshot().scratch_bytes;
@@ -253,7 +255,7 @@ async fn a_start_reads_as_many_indexes_as_there_is_room_for_and_builds_none() {
     assert!(told(&n, 1).await.spans.iter().filter(|s| s.recall.is_some()).count() as u64 == HEADS);
     drop(n);
     let n = on(path, |_| {});
-    assert_eq!((n.snapshot().index_bytes, answers(&n, 1, 1900).await), (index, before));
+    assert!(answers(&n, 1, 1900).await == before && n.snapshot().index_bytes == index);
 }
 
 #[tokio::test]
