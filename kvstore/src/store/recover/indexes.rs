@@ -27,7 +27,7 @@ pub struct Place {
 
 /// Where an index is after a start.
 enum Restored {
-    InRam(Indexed),
+    InRam(Box<Indexed>),
     InFile(About),
 }
 
@@ -73,7 +73,7 @@ impl Node {
                         place.span.set_index_file(Some(place.id));
                         match indexed {
                             Restored::InRam(indexed) => {
-                                place.span.publish(Some(indexed));
+                                place.span.publish(Some(*indexed));
                                 self.metrics.indexes_loaded.increment(1);
                             }
                             Restored::InFile(about) => place.leave(session, about),
@@ -112,7 +112,7 @@ impl Node {
             }
         };
         match in_ram {
-            Some(indexed) => Ok(Restored::InRam(indexed)),
+            Some(indexed) => Ok(Restored::InRam(Box::new(indexed))),
             None => file.about().map(Restored::InFile).map_err(Unusable::Damaged),
         }
     }

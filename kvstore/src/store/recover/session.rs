@@ -28,6 +28,9 @@ use std::sync::atomic::Ordering;
 use tonic::Status;
 use wire::v1;
 
+/// A span that had a form: where, its first position, which.
+type Formed = ((usize, usize), u64, Form);
+
 /// Tokens of one head that are not where they should be.
 fn lost(at: (usize, usize), span: &SpanRecord, why: impl std::fmt::Display) -> Status {
     Status::data_loss(format!(
@@ -74,7 +77,7 @@ impl Node {
         let sealing = self.sealing(&session);
         let mut tails = HashMap::new();
         let mut found = HashMap::new();
-        let (mut indexes, mut forms) = (Vec::new(), Vec::new());
+        let (mut indexes, mut forms) = (Vec::new(), Vec::<Formed>::new());
         for (layer, kv_head, _) in session.owned() {
             let at = (layer, kv_head);
             let mut record = told.heads.get(&at).cloned().unwrap_or_default();
@@ -194,7 +197,7 @@ impl Node {
 impl Node {
     /// Forms that answered before the end, by the first position of their span; those of rows in the archive are not made
     /// again.
-    fn queue_forms(&self, session: &Arc<Session>, forms: &[((usize, usize), u64, Form)]) {
+    fn queue_forms(&self, session: &Arc<Session>, forms: &[Formed]) {
         let here = |span: &Span| span.rows.archived() == 0;
         for place in places(session, here) {
             let found = forms.iter().find(|(at, begin, _)| (*at, *begin) == (place.at, place.span.begin));
