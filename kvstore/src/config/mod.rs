@@ -3,12 +3,14 @@
 mod cgroup;
 mod print;
 mod size;
+mod tiers;
 
 pub use size::{Size, parse_size};
+pub use tiers::{Cold, Tiers};
 pub use wire::Address;
 
 use crate::telemetry::LogFormat;
-use crate::{ArchiveSettings, Cooling, Form, NodeConfig};
+use crate::{ArchiveSettings, NodeConfig};
 use attention::EXTENT_TOKENS;
 use clap::{Args, Command};
 use figment::Figment;
@@ -116,34 +118,6 @@ pub struct Storage {
     pub catalogue_cache: Size,
 }
 
-/// What becomes of spans that nobody asks for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tiers {
-    /// What answers for them.
-    pub cold: Cold,
-    /// Unused for so long a span is cold.
-    pub cold_seconds: u64,
-    /// Size of a sketch in percent of the rows' bytes.
-    pub sketch_percent: u32,
-    /// Unused for so long a session goes to the archive; 0: never.
-    pub archive_seconds: u64,
-    /// Whether what left RAM returns when it is used again and again.
-    pub bring_back: bool,
-}
-
-/// What answers for cold spans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cold {
-    /// Their rows, in RAM or in maps of their files.
-    Rows,
-    /// A quantised form in RAM.
-    Int8,
-    /// A sketch in RAM, by estimate.
-    Sketch,
-}
-
 /// An object store for what need not lie on the disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -194,47 +168,6 @@ impl Memory {
 impl Default for Storage {
     fn default() -> Self {
         Self { path: PathBuf::new(), catalogue_cache: Size(NodeConfig::default().catalogue_cache_bytes) }
-    }
-}
-
-impl Default for Tiers {
-    fn default() -> Self {
-        let cooling = Cooling::default();
-        Self {
-            cold: Cold::Rows,
-            cold_seconds: cooling.after.as_secs(),
-            sketch_percent: 25,
-            archive_seconds: 0,
-            bring_back: cooling.bring_back,
-        }
-    }
-}
-
-impl Tiers {
-    fn cooling(&self) -> Cooling {
-        let seconds = Duration::from_secs;
-        Cooling {
-            form: match self.cold {
-                Cold::Rows => None,
-                Cold::Int8 => Some(Form::Quantised),
-                // Checked: at most 50.
-                Cold::Sketch => Some(Form::Sketched(self.sketch_percent as u8)),
-            },
-            after: seconds(self.cold_seconds),
-            archive_after: (self.archive_seconds > 0).then(|| seconds(self.archive_seconds)),
-            bring_back: self.bring_back,
-        }
-    }
-}
-
-impl Cold {
-    /// As it is written.
-    fn name(self) -> &'static str {
-        match self {
-            Cold::Rows => "rows",
-            Cold::Int8 => "int8",
-            Cold::Sketch => "sketch",
-        }
     }
 }
 
@@ -385,15 +318,7 @@ impl Config {
                 return Err("archive.url: needs storage.path (--data), from where spans are archived".into());
             }
         }
-        check("tiers.cold_seconds", self.tiers.cold_seconds, 1..=365 * 24 * 3600)?;
-        check("tiers.sketch_percent", self.tiers.sketch_percent.into(), 1..=50)?;
-        check("tiers.archive_seconds", self.tiers.archive_seconds, 0..=365 * 24 * 3600)?;
-        if self.tiers.cold != Cold::Rows && self.storage.path.as_os_str().is_empty() {
-            return Err("tiers.cold: needs storage.path (--data), where the rows stay".into());
-        }
-        if self.tiers.archive_seconds > 0 && self.archive.url.is_empty() {
-            return Err("tiers.archive_seconds: needs archive.url (--archive)".into());
-        }
+        self.tiers.check(&self.storage, &self.archive)?;
         check("storage.catalogue_cache", self.storage.catalogue_cache.0, 64 << 10..=1 << 40)?;
         check("server.max_message", self.server.max_message.0, 64 << 10..=2 << 30)?;
         check("server.grace_seconds", self.server.grace_seconds, 0..=3600)?;
