@@ -4,6 +4,7 @@
 use crate::recipe::Recipe;
 use crate::session::Session;
 use crate::session::compact::{Compacted, Failure, Form};
+use crate::session::extent::Extent;
 use crate::session::span::{Core, Span};
 use crate::spill;
 use crate::telemetry::Metrics;
@@ -28,7 +29,7 @@ pub fn run(pool: &rayon::ThreadPool, work: Compaction, recipe: &Recipe, metrics:
     let (layer, kv_head) = recipe.at;
     let _span = tracing::debug_span!(names::SPAN_COMPACT, layer, kv_head).entered();
     let patient = work.reply.is_some();
-    let done = pool.install(|| compact(&work, recipe, patient));
+    let done = pool.install(|| compact(&work, recipe, metrics, patient));
     match &done {
         Ok(freed) => {
             metrics.compactions.increment(1);
@@ -46,7 +47,7 @@ pub fn run(pool: &rayon::ThreadPool, work: Compaction, recipe: &Recipe, metrics:
 }
 
 /// Bytes that left RAM; 0 where the span is gone.
-fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, String> {
+fn compact(work: &Compaction, recipe: &Recipe, metrics: &Metrics, patient: bool) -> Result<u64, String> {
     let (Some(session), Some(core), Some(store)) =
         (work.session.upgrade(), work.core.upgrade(), &recipe.store)
     else {
@@ -62,6 +63,16 @@ fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, Str
     if !span.can_spill() || !span.ready() || span.rows.archived() > 0 {
         return Err("its rows are not on disk yet".to_owned());
     }
+    let dim = span.rows.dims().0;
+    let open = |extent: &Extent, first: u64| {
+        store.map_rows(kept.fingerprint, recipe.at, span.begin + first, (extent, dim))
+    };
+    // Who was there first has moved the rows.
+    let moved = || head.current(&core).is_none_or(|now| !Arc::ptr_eq(&now, &span)) || kept.has_ended();
+    // What was in a file may not be any more what it was when that was mapped.
+    if let Err(e) = span.rows.mapped_again(open) {
+        return if moved() { Ok(0) } else { Err(e.to_string()) };
+    }
     let built = Compacted::build(work.form, (head, &span), recipe, patient);
     let form = built.map_err(|e| {
         if matches!(e, Failure::Build(_)) {
@@ -70,11 +81,10 @@ fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, Str
         e.to_string()
     })?;
     let before = in_ram(&span);
-    let dim = span.rows.dims().0;
-    let rows = span.rows.spilled(&session.purse, |extent, first| {
-        store.map_rows(kept.fingerprint, recipe.at, span.begin + first, (extent, dim))
-    });
-    let rows = rows.map_err(|e| e.to_string())?;
+    let rows = match span.rows.spilled(&session.purse, open) {
+        Ok(rows) => rows,
+        Err(e) => return if moved() { Ok(0) } else { Err(e.to_string()) },
+    };
     let spilled = span.rows.tiers().0;
     let new = Arc::new(span.over(rows).without_index().with_form(Some(Arc::new(form))));
     let after = in_ram(&new);
@@ -82,6 +92,7 @@ fn compact(work: &Compaction, recipe: &Recipe, patient: bool) -> Result<u64, Str
         return Ok(0);
     }
     session.purse.shrink(spilled);
+    metrics.spills.increment(u64::from(spilled > 0));
     store.keeper().submit(&session, recipe.at);
     span.history().leave(spill::now());
     Ok(before.saturating_sub(after))

@@ -16,6 +16,7 @@ pub use place::Settings;
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -61,6 +62,9 @@ pub enum ArchiveError {
     /// There is no such object.
     #[error("the archive does not hold {0}")]
     Gone(String),
+    /// The directory that is the archive is not there.
+    #[error("the archive's directory {0} is not there")]
+    Away(String),
     /// Another object than was written.
     #[error("the archive holds {0} with other bytes than were written")]
     Differs(String),
@@ -71,7 +75,9 @@ impl ArchiveError {
     pub fn code(&self) -> Code {
         match self {
             ArchiveError::Unset | ArchiveError::Setting(_) => Code::FailedPrecondition,
-            ArchiveError::Store { .. } | ArchiveError::Late { .. } => Code::Unavailable,
+            ArchiveError::Store { .. } | ArchiveError::Late { .. } | ArchiveError::Away(_) => {
+                Code::Unavailable
+            }
             ArchiveError::Gone(_) | ArchiveError::Differs(_) => Code::DataLoss,
         }
     }
@@ -86,6 +92,8 @@ impl From<ArchiveError> for Status {
 /// An object store in use.
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
+    /// Of a local archive: without it no object is there, and none is lost.
+    directory: Option<PathBuf>,
     root: Path,
     patience: Duration,
     /// Its own, so that threads without one can wait for the store. None only while it is dropped.
@@ -103,7 +111,8 @@ impl Archive {
             .build()
             .map_err(|e| ArchiveError::Setting(format!("cannot start threads: {e}")))?;
         let root = prefix.join(owner);
-        Ok(Self { store, root, patience: settings.patience(), runtime: Some(runtime) })
+        let directory = place::directory(settings);
+        Ok(Self { store, directory, root, patience: settings.patience(), runtime: Some(runtime) })
     }
 
     /// The name of an extent's object.
@@ -125,6 +134,13 @@ impl Archive {
         match blake3::hash(&bytes).as_bytes() == digest {
             true => Ok(bytes.into()),
             false => Err(ArchiveError::Differs(key.to_string())),
+        }
+    }
+
+    fn missing(&self, key: &Path) -> ArchiveError {
+        match self.directory.as_ref().filter(|d| !d.is_dir()) {
+            Some(directory) => ArchiveError::Away(directory.display().to_string()),
+            None => ArchiveError::Gone(key.to_string()),
         }
     }
 
@@ -170,7 +186,7 @@ impl Archive {
         let runtime = self.runtime.as_ref().ok_or_else(late)?;
         match runtime.handle().block_on(async { tokio::time::timeout(self.patience, work).await }) {
             Err(_) => Err(late()),
-            Ok(Err(object_store::Error::NotFound { .. })) => Err(ArchiveError::Gone(key.to_string())),
+            Ok(Err(object_store::Error::NotFound { .. })) => Err(self.missing(key)),
             Ok(Err(e)) => {
                 Err(ArchiveError::Store { verb, key: key.to_string(), why: one_line(&e.to_string()) })
             }

@@ -5,6 +5,7 @@ use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,14 @@ fn parse(url: &str) -> Result<Place<'_>, ArchiveError> {
             }
         }
         _ => wrong("must be file:///DIRECTORY or s3://BUCKET/PREFIX"),
+    }
+}
+
+/// The directory that a local archive is.
+pub fn directory(settings: &Settings) -> Option<PathBuf> {
+    match parse(&settings.url) {
+        Ok(Place::Directory(path)) => Some(PathBuf::from(path)),
+        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@ use attention::quant::{Precision, Quantised};
 use attention::{Description, Rows};
 use half::f16;
 use index::Compact;
-use index::sketch::{Sketch, SketchKind, SketchParams, WatchedRow, watch};
+use index::sketch::{Sketch, SketchError, SketchKind, SketchParams, Watched, WatchedRow, watch};
 use kernels::Kernels;
 use std::sync::Arc;
 use std::time::Instant;
@@ -115,7 +115,15 @@ impl Compacted {
                 let seen = Seen::of(head, span, recipe);
                 let built = seen.watched(span, recipe);
                 let built = built.and_then(|watched| Sketch::build(&keys, &values, &watched, &params));
-                (Compact::Sketched(built.map_err(|e| Failure::Build(e.to_string()))?), held)
+                let built = built.map_err(|e| match e {
+                    SketchError::TooSmall { least, .. } => Failure::Build(format!(
+                        "a sketch of {percent} % is too small for {} tokens: at least {} % are needed (sketch_percent)",
+                        span.len(),
+                        (least as u64 * 100).div_ceil(rows)
+                    )),
+                    e => Failure::Build(e.to_string()),
+                })?;
+                (Compact::Sketched(built), held)
             }
         };
         let bytes = form.bytes() as u64;
@@ -153,11 +161,7 @@ impl Seen {
         Self { spans, fresh: (begin, state.copy(begin, state.end()).0), rows }
     }
 
-    fn watched(
-        &self,
-        span: &Span,
-        recipe: &Recipe,
-    ) -> Result<index::sketch::Watched, index::sketch::SketchError> {
+    fn watched(&self, span: &Span, recipe: &Recipe) -> Result<Watched, SketchError> {
         let dim = recipe.geometry.key_dim;
         // Those that only the archive holds are left out: a sink, which is the worker's, and what is older than this.
         let mut pieces: Vec<(usize, Rows<'_>)> =

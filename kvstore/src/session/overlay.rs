@@ -47,6 +47,22 @@ impl SealedRows {
         self.mapped(purse, open, |e| Some(e.archived_bytes()).filter(|&bytes| bytes > 0))
     }
 
+    /// Checks the files of all extents in maps: `open` maps one anew. Bytes that are read through a map are not checked
+    /// otherwise.
+    pub fn mapped_again<E>(
+        &self,
+        mut open: impl FnMut(&Extent, u64) -> Result<ExtentFile, E>,
+    ) -> Result<(), E> {
+        let mut first = 0;
+        for extent in self.extents() {
+            if extent.is_mapped() {
+                open(extent, first)?;
+            }
+            first += extent.tokens(self.dims().0);
+        }
+        Ok(())
+    }
+
     /// Whether every extent has a file.
     pub fn published(&self) -> bool {
         self.extents().iter().all(|e| e.file.get().is_some())

@@ -58,9 +58,17 @@ impl Node {
         let (Some(kept), Ok(head)) = (&session.kept, session.head(at.0, at.1)) else {
             return Ok(Moved::default());
         };
-        let told = store.upload(kept, at, &span).inspect_err(|_| self.metrics.archive_errors.increment(1));
-        if !told.map_err(|e| explained(at, &span, "cannot go to", &e))? {
-            return Ok(Moved::default());
+        match store.upload(kept, at, &span) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Moved::default()),
+            // Who was there first has moved the rows.
+            Err(_) if head.current(span.core()).is_none_or(|now| !Arc::ptr_eq(&now, &span)) => {
+                return Ok(Moved::default());
+            }
+            Err(e) => {
+                self.metrics.archive_errors.increment(1);
+                return Err(explained(at, &span, "cannot go to", &e));
+            }
         }
         let _one = session.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = span.rows.let_go(&session.purse);

@@ -137,16 +137,20 @@ impl Node {
         }
         let session = self.session(&request.session, "session")?;
         let freed_bytes = session.purse.granted();
-        let removed = if session.kept.is_some() {
+        if session.kept.is_some() {
             let (node, session) = (self.clone(), session.clone());
-            on_disk(move || node.remove(&session, |_| true)).await?
+            // Counted there: whoever asked may be gone before it is done.
+            on_disk(move || node.close_one(&session)).await?;
         } else {
-            self.remove(&session, |_| true)
-        };
-        if removed {
-            self.metrics.closed.increment(1);
+            self.close_one(&session);
         }
         Ok(v1::CloseResponse { freed_bytes })
+    }
+
+    fn close_one(&self, session: &Arc<Session>) {
+        if self.remove(session, |_| true) {
+            self.metrics.closed.increment(1);
+        }
     }
 
     fn lease(&self, ms: u64) -> Result<Option<Duration>, WireError> {

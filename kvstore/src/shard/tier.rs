@@ -8,7 +8,7 @@ use crate::session::span::Want;
 use crate::session::{Reading, Session};
 use crate::shard::archive::PATIENCE;
 use crate::shard::open::on_disk;
-use crate::spill::{Place, places};
+use crate::spill::{NotBack, Place, places};
 use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,7 +79,18 @@ impl Node {
 
     fn evict_one(&self, store: &Store, session: &Arc<Session>) -> Result<u64, Status> {
         self.persist_all(store, session)?;
-        Ok(self.spill_all(store, session))
+        let freed = self.spill_all(store, session);
+        let stay =
+            places(session, |span| span.rows.tiers().0 > 0 && span.rows.published() && !span.can_spill());
+        match stay.first() {
+            None => Ok(freed),
+            Some(Place { at: (layer, kv_head), span, .. }) => Err(Status::data_loss(format!(
+                "{} spans stay in RAM, since their files cannot be read back; the first holds tokens {}..{} of layer {layer}, KV head {kv_head}",
+                stay.len(),
+                span.begin,
+                span.end
+            ))),
+        }
     }
 
     /// Brings every sealed span of a session to disk.
@@ -149,7 +160,10 @@ impl Node {
             // So that they are not archived again before they are in RAM.
             let _reading = Reading::begin(&session);
             node.bring(&session, Want::Rows, |_, _| true)?;
-            node.promote_all(&store, &session).map_err(|s| node.short("promoting the session", s))
+            node.promote_all(&store, &session).map_err(|e| match e {
+                NotBack::Memory(short) => node.short("promoting the session", short),
+                NotBack::Damaged(why) => Status::data_loss(why),
+            })
         });
         let promoted_bytes = promoted.await??;
         Ok(v1::PromoteResponse { promoted_bytes })

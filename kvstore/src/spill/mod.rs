@@ -34,6 +34,21 @@ pub fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Why rows did not come back into RAM.
+#[derive(Debug)]
+pub enum NotBack {
+    /// There is no room.
+    Memory(Short),
+    /// Their files are not what they were; one line.
+    Damaged(String),
+}
+
+impl From<Short> for NotBack {
+    fn from(short: Short) -> Self {
+        NotBack::Memory(short)
+    }
+}
+
 /// A span and where it stands.
 pub struct Place {
     /// Whose.
@@ -153,8 +168,9 @@ impl Node {
                 bytes
             }
             Err(e) => {
-                // The files of a span that was merged, cut off or closed meanwhile are gone, and rightly so.
-                if head.current(span.core()).is_some() && !kept.has_ended() {
+                // The files of a span that was merged, cut off, closed or archived meanwhile are gone, and rightly so.
+                let same = |now: Arc<Span>| Arc::ptr_eq(&now, &span);
+                if head.current(span.core()).is_some_and(same) && !kept.has_ended() {
                     span.set_unreadable();
                     self.metrics.store_errors.increment(1);
                     let (layer, kv_head) = at;
@@ -173,7 +189,7 @@ impl Node {
 
     /// Brings every row and index of a session that lies in files back into RAM; returns the bytes. Refused as a whole when
     /// they do not fit.
-    pub(crate) fn promote_all(&self, store: &Store, session: &Arc<Session>) -> Result<u64, Short> {
+    pub(crate) fn promote_all(&self, store: &Store, session: &Arc<Session>) -> Result<u64, NotBack> {
         let places = places(session, |span| span.rows.tiers().1 > 0);
         self.budget.check(places.iter().map(|p| to_bring(store, &p.span)).sum())?;
         let mut promoted = 0;
@@ -190,7 +206,8 @@ impl Node {
         let mut candidates = Vec::new();
         for session in self.sessions() {
             let pinned = session.pinned.load(Ordering::Acquire);
-            let wanted = |s: &Span| pinned || (self.config().cooling.bring_back && s.history().wanted(now));
+            let used = |s: &Span| self.config().cooling.bring_back && s.history().wanted(now);
+            let wanted = |s: &Span| s.can_spill() && (pinned || used(s));
             for place in places(&session, |s| s.rows.tiers().1 > 0 && wanted(s)) {
                 let (rank, bytes) = (place.span.history().rank(now), to_bring(store, &place.span));
                 candidates.push(Candidate { rank, bytes, pinned, span: place });
@@ -198,17 +215,43 @@ impl Node {
         }
         let limit = self.budget.limit();
         let chosen = policy::choose_back(candidates, limit - self.budget.granted(), limit);
-        // What finds no room after all stays where it is, for the next look.
-        chosen.into_iter().map_while(|c| self.promote_one(store, c.span).ok()).sum()
+        // What finds no room after all stays where it is, for the next look; what is damaged for good.
+        let mut promoted = 0;
+        for c in chosen {
+            let span = c.span.span.clone();
+            match self.promote_one(store, c.span) {
+                Ok(bytes) => promoted += bytes,
+                Err(NotBack::Damaged(_)) => span.set_unreadable(),
+                Err(NotBack::Memory(_)) => break,
+            }
+        }
+        promoted
     }
 
-    fn promote_one(&self, store: &Store, place: Place) -> Result<u64, Short> {
+    fn promote_one(&self, store: &Store, place: Place) -> Result<u64, NotBack> {
         let Place { session, at, span } = &place;
-        let Ok(head) = session.head(at.0, at.1) else { return Ok(0) };
+        let (Ok(head), Some(kept)) = (session.head(at.0, at.1), &session.kept) else { return Ok(0) };
         let bytes = span.rows.tiers().1;
         // The archive holds the rest.
         if span.rows.archived() > 0 {
             return Ok(0);
+        }
+        // What is copied from a file must be what was written there.
+        let dim = span.rows.dims().0;
+        let checked = span.rows.mapped_again(|extent, first| {
+            store.map_rows(kept.fingerprint, *at, span.begin + first, (extent, dim))
+        });
+        if let Err(e) = checked {
+            if head.current(span.core()).is_none_or(|now| !Arc::ptr_eq(&now, span)) || kept.has_ended() {
+                return Ok(0);
+            }
+            self.metrics.store_errors.increment(1);
+            let (layer, kv_head) = *at;
+            tracing::error!(layer, kv_head, begin = span.begin, error = %e, "rows cannot be brought back");
+            return Err(NotBack::Damaged(format!(
+                "tokens {}..{} of layer {layer}, KV head {kv_head} cannot be brought back: {e}",
+                span.begin, span.end
+            )));
         }
         let charge = session.purse.promote(bytes)?;
         let mut new = span.over(span.rows.promoted(charge)).with_form(None);

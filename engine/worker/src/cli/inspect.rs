@@ -263,7 +263,7 @@ fn short_name(name: &str, prefix: &str) -> String {
 
 fn print_plain(shard: &str, answer: &v1::InspectResponse) -> anyhow::Result<()> {
     print::line(format_args!(
-        "shard {shard}: {} of {} MiB of memory used, sessions: {}",
+        "shard {shard}: {} of {} MiB of memory reserved or in use, sessions: {}",
         mib(answer.memory_used_bytes),
         mib(answer.memory_budget_bytes),
         answer.sessions.len()

@@ -1,6 +1,8 @@
 //! Flags that say which shards serve and how; shared by every verb that runs the main job.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use attention::Description;
@@ -35,6 +37,9 @@ pub enum Index {
     /// hnsw over keys: the conventional baseline.
     Hnsw,
 }
+
+/// How long the handler of a signal may take.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Most tokens of a sink or a window: the longest context that the worker could hold itself.
 pub(crate) const MOST_LOCAL: u64 = 1 << 20;
@@ -167,7 +172,20 @@ impl Service {
 impl Drop for Service {
     /// What was not closed, for an error say, is ended before the process is: tasks do not outlive the runtime.
     fn drop(&mut self) {
+        // Its task is on this runtime.
+        yield_to_signal();
         self.runtime.block_on(self.cluster.open_sessions().end());
+    }
+}
+
+/// A signal has come, whose handler ends the process.
+static STOPPING: AtomicBool = AtomicBool::new(false);
+
+/// Waits for the end of a process that a signal is ending: what fails because its sessions end under it is not told.
+pub(super) fn yield_to_signal() {
+    if STOPPING.load(Ordering::Acquire) {
+        // The handler takes two seconds at most; then the process is gone.
+        std::thread::sleep(SIGNAL_PATIENCE);
     }
 }
 
@@ -179,6 +197,7 @@ fn end_at_signal(sessions: OpenSessions) -> std::io::Result<()> {
         let sessions = sessions.clone();
         tokio::spawn(async move {
             if stop.recv().await.is_some() {
+                STOPPING.store(true, Ordering::Release);
                 sessions.end().await;
                 std::process::exit(128 + kind.as_raw_value());
             }

@@ -149,32 +149,45 @@ impl Node {
             begin = told.visible_end;
             let extents = store.take_rows(session, (at, told), files)?;
             let rows = SealedRows::restored(extents, (g.key_dim, g.value_dim));
-            let queries = match told.queries {
-                0 => Queries::default(),
-                id => {
-                    let (owner, queries) = files
-                        .queries
-                        .remove(&id)
-                        .ok_or_else(|| lost(at, told, "the queries of their index are gone"))?;
-                    if Some(owner.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint)
-                        || (owner.layer as usize, owner.kv_head as usize) != at
-                        || queries.width != g.group * g.key_dim
-                    {
-                        store.directory.put_away(&store.directory.queries(id), &FileError::Fingerprint);
-                        return Err(lost(at, told, FileError::Fingerprint));
-                    }
-                    let restored = queries.restore(&session.purse);
-                    let (own, later) =
-                        restored.map_err(|s| self.short("the queries of a stored session", s))?;
-                    Queries { own: Some(own), later }
-                }
+            let (queries, queries_file) = match self.restored_queries(store, session, (at, told), files)? {
+                Some(queries) => (queries, told.queries),
+                None => (Queries::default(), 0),
             };
             let pending = sealing.wants_index(told.end - told.begin);
             let place = (told.begin, told.version);
-            spans.push(Arc::new(Span::restored(place, rows, queries, told.queries, pending)));
+            spans.push(Arc::new(Span::restored(place, rows, queries, queries_file, pending)));
         }
         Head::restored(g, &session.purse, spans, record)
             .map_err(|s| self.short("a head of a stored session", s))
+    }
+
+    /// The queries of a span. None: it has none, or they are gone, which loses no token: its index is read from its file, or built
+    /// as one of a span without queries.
+    fn restored_queries(
+        &self,
+        store: &Store,
+        session: &Session,
+        (at, told): ((usize, usize), &SpanRecord),
+        files: &mut Files,
+    ) -> Result<Option<Queries>, Status> {
+        if told.queries == 0 {
+            return Ok(None);
+        }
+        let ((layer, kv_head), begin, g) = (at, told.begin, &session.terms.geometry);
+        let Some((owner, queries)) = files.queries.remove(&told.queries) else {
+            tracing::warn!(layer, kv_head, begin, "the queries of a span are gone; its tokens are not");
+            return Ok(None);
+        };
+        if Some(owner.fingerprint) != session.kept.as_ref().map(|k| k.fingerprint)
+            || (owner.layer as usize, owner.kv_head as usize) != at
+            || queries.width != g.group * g.key_dim
+        {
+            store.directory.put_away(&store.directory.queries(told.queries), &FileError::Fingerprint);
+            return Ok(None);
+        }
+        let restored = queries.restore(&session.purse);
+        let (own, later) = restored.map_err(|s| self.short("the queries of a stored session", s))?;
+        Ok(Some(Queries { own: Some(own), later }))
     }
 
     /// Indexes and merges that were done or under way, from the same queries by the same recipe.

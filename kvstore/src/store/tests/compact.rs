@@ -288,3 +288,57 @@ async fn a_damaged_index_file_is_put_away_and_the_index_built_again() {
     evict(&n, v1::Tier::Archived, 0).await.unwrap();
     assert_eq!(n.snapshot().index_bytes, 0);
 }
+
+/// Flips a bit in the rows of an extent file of a span of 1,800 tokens.
+fn hurt(path: &Path) {
+    let files = files(path, "extents");
+    let large = files.iter().find(|p| {
+        p.extension().is_some_and(|e| e == "kv") && std::fs::metadata(p).unwrap().len() > 1800 * ROW
+    });
+    let mut bytes = std::fs::read(large.unwrap()).unwrap();
+    let at = bytes.len() - 5000;
+    bytes[at] ^= 1;
+    // In place, as a disk would do it: a map shows it.
+    use std::io::{Seek, Write};
+    let mut file = std::fs::File::options().write(true).open(large.unwrap()).unwrap();
+    file.seek(std::io::SeekFrom::Start(at as u64)).unwrap();
+    file.write_all(&bytes[at..=at]).unwrap();
+}
+
+#[tokio::test]
+async fn rows_of_a_damaged_file_never_come_back_as_good_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let n = on(folder.path(), |_| {});
+    filled(&n).await;
+    let before = answers(&n, 1, 2000).await;
+    all_stored(&n).await;
+    hurt(folder.path());
+    // From RAM to the file: the one stays in RAM, and is told.
+    let e = evict(&n, v1::Tier::Spilled, 0).await.unwrap_err();
+    assert!(e.code() == Code::DataLoss && e.message().contains("stay in RAM"), "{e}");
+    assert!(answers(&n, 1, 2000).await == before);
+    assert_rows(&n, 1, 2000).await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let n = on(folder.path(), |_| {});
+    filled(&n).await;
+    evict(&n, v1::Tier::Spilled, 0).await.unwrap();
+    hurt(folder.path());
+    let e = n.promote(v1::PromoteRequest { session: vec![1; 16] }).await.unwrap_err();
+    assert!(e.code() == Code::DataLoss && e.message().contains("cannot be brought back"), "{e}");
+    let e = evict(&n, v1::Tier::Sketched, 30).await.unwrap_err();
+    assert!(e.message().contains("checksum"), "{e}");
+    assert!(told(&n, 1).await.spans.iter().any(|s| s.tier() == v1::Tier::Spilled));
+}
+
+#[tokio::test]
+async fn a_sketch_too_small_names_the_least_percentage() {
+    let folder = tempfile::tempdir().unwrap();
+    let n = on(folder.path(), |_| {});
+    filled(&n).await;
+    let e = evict(&n, v1::Tier::Sketched, 1).await.unwrap_err();
+    let least = e.message().split("at least ").nth(1).and_then(|t| t.split(' ').next()).unwrap();
+    let least: u32 = least.parse().unwrap();
+    assert!(e.message().contains("sketch_percent") && least > 1, "{e}");
+    evict(&n, v1::Tier::Sketched, least).await.unwrap();
+}

@@ -60,7 +60,7 @@ fn flip(path: &Path, at: usize) {
 #[tokio::test]
 async fn damaged_files_are_put_away_and_their_session_is_refused() {
     type Hurt = fn(&Path);
-    let cases: [(&str, &str, &str, Hurt); 8] = [
+    let cases: [(&str, &str, &str, Hurt); 7] = [
         ("extents", "kv", "is gone or damaged", |p| flip(p, 5000)),
         ("extents", "kv", "is gone or damaged", |p| flip(p, 70)),
         ("extents", "kv", "is gone or damaged", |p| std::fs::write(p, "").unwrap()),
@@ -69,7 +69,6 @@ async fn damaged_files_are_put_away_and_their_session_is_refused() {
             let bytes = std::fs::read(p).unwrap();
             std::fs::write(p, &bytes[..bytes.len() / 2]).unwrap();
         }),
-        ("extents", "q", "queries of their index are gone", |p| flip(p, 300)),
         ("logs", "log", "does not match its checksum", |p| flip(p, 400)),
         ("logs", "log", "format version 7", |p| {
             let mut bytes = std::fs::read(p).unwrap();
@@ -82,6 +81,25 @@ async fn damaged_files_are_put_away_and_their_session_is_refused() {
         two_sessions(root.path()).await;
         hurt(&first(root.path(), folder, ending));
         assert_refused(root.path(), words, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn queries_that_are_gone_lose_no_token() {
+    for gone in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        two_sessions(root.path()).await;
+        let queries = first(root.path(), "extents", "q");
+        match gone {
+            true => std::fs::remove_file(queries).unwrap(),
+            false => flip(&queries, 300),
+        }
+        let n = on(root.path(), |_| {});
+        let s = n.snapshot();
+        assert_eq!((s.sessions, s.refused_sessions, s.quarantined_files), (2, 0, u64::from(!gone)));
+        for id in [1, 2] {
+            assert!(n.session(&[id; 16], "session").is_ok());
+        }
     }
 }
 
