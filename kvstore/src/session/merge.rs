@@ -4,8 +4,8 @@
 //! sequence of appends, seals and truncations is the same however long the builder takes.
 
 use crate::session::head::{Head, Held, State};
+use crate::session::size_tiered;
 use crate::session::span::Span;
-use crate::session::tiers;
 use std::sync::Arc;
 
 /// A span with its visible end.
@@ -31,7 +31,7 @@ impl State {
             }
             last = held.plan;
         }
-        let run = tiers::first_of_run(&lengths)?;
+        let run = size_tiered::first_of_run(&lengths)?;
         if !wants_index(lengths[run..].iter().sum()) {
             return None;
         }

@@ -3,7 +3,7 @@
 //! * `geometry`: the checked shape of its tensors
 //! * `head`: what one (layer, KV head) holds
 //! * `span`, `extent`, `fresh`, `samples`: its parts; `sampled`: the samples of all of them
-//! * `tiers`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
+//! * `size_tiered`: which spans merge; `merge`: the plan and the swap; `overlay`: a span whose rows move between RAM and files
 //! * `compact`: what answers in the place of rows
 //! * `stored`: what of it goes to disk, and back
 //! * `lease`: how long it lives unheard of; `cuts`: what was taken back of it
@@ -19,9 +19,9 @@ pub mod merge;
 pub mod overlay;
 pub mod sampled;
 pub mod samples;
+pub mod size_tiered;
 pub mod span;
 pub mod stored;
-pub mod tiers;
 
 use crate::admission::{Purse, Short};
 use crate::builder::Pending;

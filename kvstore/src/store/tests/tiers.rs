@@ -294,6 +294,10 @@ async fn what_is_used_again_and_again_comes_back_while_there_is_room() {
         n.open(stored(id, false)).await.unwrap();
         prefill(&n, id, &[100, 1900, 2000], &[100, 1900]).await;
     }
+    for id in [1, 2] {
+        // A build gives its working memory back when it ends.
+        ready(&n, id).await;
+    }
     let before = answers(&n, 1, 2000).await;
     let bytes = 1900 * HEADS * ROW;
     assert_eq!(evict(&n, Vec::new()).await.unwrap(), 2 * bytes);
