@@ -35,6 +35,15 @@ pub enum Kind {
     Archived,
 }
 
+/// Whether memory that is not free is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charges {
+    /// What is cold makes room.
+    Patient,
+    /// What is not there now is not asked for.
+    Now,
+}
+
 /// Bytes by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -241,6 +250,14 @@ impl Purse {
         self.try_charge(kind, bytes)
     }
 
+    /// One or the other.
+    pub fn charge_as(self: &Arc<Self>, charges: Charges, kind: Kind, bytes: u64) -> Result<Charge, Short> {
+        match charges {
+            Charges::Patient => self.charge(kind, bytes),
+            Charges::Now => self.charge_now(kind, bytes),
+        }
+    }
+
     /// Counts rows that lie in maps; that takes nothing of the budget, so it is never refused.
     pub fn count_spilled(self: &Arc<Self>, bytes: u64) -> Charge {
         self.count(Kind::Spilled, bytes)
@@ -378,6 +395,15 @@ impl Charge {
     pub fn absorb(&mut self, mut other: Charge) {
         debug_assert!(Arc::ptr_eq(&self.purse, &other.purse) && self.kind == other.kind);
         self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Holds so many bytes from now on: what was charged ahead of the work was a guess.
+    pub fn resize(&mut self, bytes: u64, charges: Charges) -> Result<(), Short> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.absorb(self.purse.charge_as(charges, self.kind, more)?),
+            None => drop(self.split(self.bytes - bytes)),
+        }
+        Ok(())
     }
 
     /// Splits off up to `bytes`.

@@ -1,10 +1,10 @@
 //! Spans that are brought into a compact form in the background: rows into maps of their files, the form into RAM, the index
 //! to its file; one swap. What goes wrong leaves the span as it is.
 
+use crate::admission::Charges;
 use crate::recipe::Recipe;
 use crate::session::Session;
 use crate::session::compact::{Compacted, Failure, Form};
-use crate::session::extent::Extent;
 use crate::session::span::{Core, Span};
 use crate::spill;
 use crate::telemetry::Metrics;
@@ -28,8 +28,8 @@ pub struct Compaction {
 pub fn run(pool: &rayon::ThreadPool, work: Compaction, recipe: &Recipe, metrics: &Metrics) {
     let (layer, kv_head) = recipe.at;
     let _span = tracing::debug_span!(names::SPAN_COMPACT, layer, kv_head).entered();
-    let patient = work.reply.is_some();
-    let done = pool.install(|| compact(&work, recipe, metrics, patient));
+    let charges = if work.reply.is_some() { Charges::Patient } else { Charges::Now };
+    let done = pool.install(|| compact(&work, recipe, metrics, charges));
     match &done {
         Ok(freed) => {
             metrics.compactions.increment(1);
@@ -47,7 +47,7 @@ pub fn run(pool: &rayon::ThreadPool, work: Compaction, recipe: &Recipe, metrics:
 }
 
 /// Bytes that left RAM; 0 where the span is gone.
-fn compact(work: &Compaction, recipe: &Recipe, metrics: &Metrics, patient: bool) -> Result<u64, String> {
+fn compact(work: &Compaction, recipe: &Recipe, metrics: &Metrics, charges: Charges) -> Result<u64, String> {
     let (Some(session), Some(core), Some(store)) =
         (work.session.upgrade(), work.core.upgrade(), &recipe.store)
     else {
@@ -63,26 +63,23 @@ fn compact(work: &Compaction, recipe: &Recipe, metrics: &Metrics, patient: bool)
     if !span.can_spill() || !span.ready() || span.rows.archived() > 0 {
         return Err("its rows are not on disk yet".to_owned());
     }
-    let dim = span.rows.dims().0;
-    let open = |extent: &Extent, first: u64| {
-        store.map_rows(kept.fingerprint, recipe.at, span.begin + first, (extent, dim))
-    };
+    let open = store.files_of(kept, recipe.at, &span);
     // Who was there first has moved the rows.
-    let moved = || head.current(&core).is_none_or(|now| !Arc::ptr_eq(&now, &span)) || kept.has_ended();
+    let moved = || !head.holds(&span) || kept.has_ended();
     // What was in a file may not be any more what it was when that was mapped.
-    if let Err(e) = span.rows.mapped_again(open) {
+    if let Err(e) = span.rows.mapped_again(&open) {
         return if moved() { Ok(0) } else { Err(e.to_string()) };
     }
-    let built = Compacted::build(work.form, (head, &span), recipe, patient);
+    let built = Compacted::build(work.form, (head, &span), recipe, charges);
     let form = built.map_err(|e| {
         // What somebody has asked for may be too small; what the policy asks for is the same each time.
-        if matches!(e, Failure::Build(_)) && !patient {
+        if matches!(e, Failure::Build(_)) && charges == Charges::Now {
             span.set_shapeless();
         }
         e.to_string()
     })?;
     let before = in_ram(&span);
-    let rows = match span.rows.spilled(&session.purse, open) {
+    let rows = match span.rows.spilled(&session.purse, &open) {
         Ok(rows) => rows,
         Err(e) => return if moved() { Ok(0) } else { Err(e.to_string()) },
     };
@@ -101,6 +98,5 @@ fn compact(work: &Compaction, recipe: &Recipe, metrics: &Metrics, patient: bool)
 
 /// Bytes of a span in RAM: rows, index, form.
 fn in_ram(span: &Span) -> u64 {
-    let index = span.indexed().map_or(0, |i| i.charge.bytes());
-    span.rows.tiers().0 + index + span.compact().map_or(0, |c| c.charge.bytes())
+    span.rows.tiers().0 + span.index_bytes() + span.compact_bytes()
 }

@@ -154,7 +154,7 @@ fn needed(parts: &[Part], recipe: &Recipe, threads: usize) -> u64 {
     let tokens = parts.iter().map(|(span, end)| end - span.begin).sum();
     let working = recipe.working_memory(&recipe.params(begin, tokens, true), tokens, kept(parts), threads);
     let queries = samples::bytes(kept(parts), recipe.geometry.group * recipe.geometry.key_dim);
-    let indexes: u64 = parts.iter().filter_map(|p| p.0.indexed()).map(|i| i.charge.bytes()).sum();
+    let indexes: u64 = parts.iter().map(|p| p.0.index_bytes()).sum();
     copied_bytes(parts, recipe) + queries + working + indexes
 }
 

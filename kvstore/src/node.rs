@@ -8,6 +8,7 @@ use crate::builder::{Builder, Job, Work};
 use crate::pool::Pool;
 use crate::recipe::Recipe;
 use crate::session::head::Sealing;
+use crate::session::span::Span;
 use crate::session::{Id, Session};
 use crate::spill;
 use crate::spill::cool::{self, Cooling};
@@ -321,6 +322,11 @@ impl Node {
             },
             pending: session.pending.clone(),
         });
+    }
+
+    /// Queues the index of a span.
+    pub(crate) fn queue_index(&self, session: &Arc<Session>, at: (usize, usize), span: &Span) {
+        self.queue(session, at, Work::Index(Arc::downgrade(session), Arc::downgrade(span.core())));
     }
 
     /// Queues a head whose spans have changed for the disk.

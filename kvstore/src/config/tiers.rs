@@ -40,7 +40,7 @@ impl Default for Tiers {
         Self {
             cold: Cold::Rows,
             cold_seconds: cooling.after.as_secs(),
-            sketch_percent: 25,
+            sketch_percent: Form::SKETCH_PERCENT.into(),
             archive_seconds: 0,
             bring_back: cooling.bring_back,
         }
@@ -54,7 +54,7 @@ impl Tiers {
             in_range(value, range).map_err(|e| format!("{key}: {e}"))
         };
         check("tiers.cold_seconds", self.cold_seconds, 1..=365 * 24 * 3600)?;
-        check("tiers.sketch_percent", self.sketch_percent.into(), 1..=50)?;
+        check("tiers.sketch_percent", self.sketch_percent.into(), 1..=Form::SKETCH_MOST.into())?;
         check("tiers.archive_seconds", self.archive_seconds, 0..=365 * 24 * 3600)?;
         if self.cold != Cold::Rows && storage.path.as_os_str().is_empty() {
             return Err("tiers.cold: needs storage.path (--data), where the rows stay".into());
@@ -72,7 +72,7 @@ impl Tiers {
             form: match self.cold {
                 Cold::Rows => None,
                 Cold::Int8 => Some(Form::Quantised),
-                // Checked: at most 50.
+                // Checked: it fits.
                 Cold::Sketch => Some(Form::Sketched(self.sketch_percent as u8)),
             },
             after: seconds(self.cold_seconds),

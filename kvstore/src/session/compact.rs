@@ -1,6 +1,6 @@
 //! What answers in the place of rows: they lie in files, it lies in RAM.
 
-use crate::admission::{Charge, Kind, Short};
+use crate::admission::{Charge, Charges, Kind, Short};
 use crate::recipe::Recipe;
 use crate::session::head::Head;
 use crate::session::span::Span;
@@ -39,6 +39,11 @@ pub enum Form {
 }
 
 impl Form {
+    /// Percent of the bytes of rows that a sketch takes where nobody says.
+    pub const SKETCH_PERCENT: u8 = 25;
+    /// The most that can be asked for.
+    pub const SKETCH_MOST: u8 = 50;
+
     /// As the catalogue knows it; 0: none.
     pub fn code(form: Option<Form>) -> u32 {
         match form {
@@ -51,9 +56,8 @@ impl Form {
     /// What a code says; none where it says nothing that is known.
     pub fn of_code(code: u32) -> Option<Form> {
         match code {
-            1..=50 => Some(Form::Sketched(code as u8)),
             100 => Some(Form::Quantised),
-            _ => None,
+            _ => u8::try_from(code).ok().filter(|p| (1..=Self::SKETCH_MOST).contains(p)).map(Form::Sketched),
         }
     }
 }
@@ -76,19 +80,15 @@ impl From<Short> for Failure {
 }
 
 impl Compacted {
-    /// Brings the rows of a span, which are at hand, into a form. The same rows and queries give the same bits. With
-    /// `patient` cold spans make room for it, else what is not there now is not asked for.
+    /// Brings the rows of a span, which are at hand, into a form. The same rows and queries give the same bits.
     pub fn build(
         kind: Form,
         (head, span): (&Head, &Span),
         recipe: &Recipe,
-        patient: bool,
+        charges: Charges,
     ) -> Result<Self, Failure> {
         let g = &recipe.geometry;
-        let charge = |kind, bytes| match patient {
-            true => recipe.purse.charge(kind, bytes),
-            false => recipe.purse.charge_now(kind, bytes),
-        };
+        let charge = |kind, bytes| recipe.purse.charge_as(charges, kind, bytes);
         let started = Instant::now();
         let (keys, values) = (span.rows.keys(), span.rows.values());
         let rows = span.len() * g.row_bytes();
@@ -112,7 +112,7 @@ impl Compacted {
                     exact_share: 0.0,
                     seed: recipe.seed,
                 };
-                let seen = Seen::of(head, span, recipe);
+                let seen = Seen::of(head, span);
                 let built = seen.watched(span, recipe);
                 let built = built.and_then(|watched| Sketch::build(&keys, &values, &watched, &params));
                 let built = built.map_err(|e| match e {
@@ -127,10 +127,7 @@ impl Compacted {
             }
         };
         let bytes = form.bytes() as u64;
-        match bytes.checked_sub(held.bytes()) {
-            Some(more) => held.absorb(charge(Kind::Compact, more)?),
-            None => drop(held.split(held.bytes() - bytes)),
-        }
+        held.resize(bytes, charges)?;
         tracing::debug!(
             begin = span.begin,
             tokens = span.len(),
@@ -150,14 +147,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(head: &Head, span: &Span, recipe: &Recipe) -> Self {
+    fn of(head: &Head, span: &Span) -> Self {
         let state = head.read();
         let spans: Vec<Arc<Span>> = state.spans().map(|(span, _)| span.clone()).collect();
         let begin = state.fresh_begin();
-        let mut rows = state.sampled(span.begin);
-        let width = recipe.geometry.group * recipe.geometry.key_dim;
-        rows.retain(|row| row.q.len() == width);
-        rows.drain(..rows.len().saturating_sub(WATCHED));
+        let rows = state.latest_samples(span.begin, WATCHED);
         Self { spans, fresh: (begin, state.copy(begin, state.end()).0), rows }
     }
 

@@ -7,7 +7,6 @@ use crate::session::samples::{self, Samples};
 use crate::session::span::{Queries, Span, Want};
 use half::f16;
 use index::SpanView;
-use index::sketch::WatchedRow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tonic::Status;
@@ -226,21 +225,6 @@ impl State {
     /// Position of the last stored sample.
     pub fn last_sample(&self) -> Option<u64> {
         self.samples.last()
-    }
-
-    /// Sampled queries of all heads of the group with positions behind `begin`, in order of their positions.
-    pub fn sampled(&self, begin: u64) -> Vec<WatchedRow> {
-        let mut rows = Vec::new();
-        let mut add = |samples: &Samples| {
-            let behind = samples.rows().filter(|&(position, _)| position > begin);
-            rows.extend(behind.map(|(position, q)| WatchedRow {
-                q: q.iter().map(|x| x.to_f32()).collect(),
-                visible: position as usize + 1,
-            }));
-        };
-        self.spans.iter().for_each(|h| h.span.queries().own.iter().for_each(&mut add));
-        add(&self.samples);
-        rows
     }
 
     /// Sealed spans in order, with their visible ends.

@@ -3,7 +3,7 @@
 
 use crate::admission::{Charge, Purse};
 use crate::session::extent::{Extent, SealedRows};
-use crate::session::head::Head;
+use crate::session::head::{Head, Held};
 use crate::session::span::{Core, Span};
 use crate::store::extent_file::ExtentFile;
 use std::sync::Arc;
@@ -113,26 +113,31 @@ impl Head {
         state.spans.iter().map(|h| &h.span).find(|s| s.has(core)).cloned()
     }
 
+    /// Whether this very span, in this tier, still stands where it was sealed or merged.
+    pub fn holds(&self, span: &Arc<Span>) -> bool {
+        self.read().spans.iter().any(|h| Arc::ptr_eq(&h.span, span))
+    }
+
     /// Puts a span in the place of the same span in another tier. False: that one is not there any more.
     pub fn overlay(&self, old: &Arc<Span>, new: Arc<Span>) -> bool {
-        let mut state = self.write();
-        let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
-        // The caller holds the old one, so nothing is freed under the lock.
-        held.map(|h| h.span = new).is_some()
+        self.put(old, new, |_| true)
     }
 
     /// As [`Head::overlay`], unless the session is read now: `read` is looked at while nobody has the head.
     pub fn overlay_unread(&self, old: &Arc<Span>, new: Arc<Span>, read: impl FnOnce() -> bool) -> bool {
-        let mut state = self.write();
-        let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
-        held.filter(|_| !read()).map(|h| h.span = new).is_some()
+        self.put(old, new, |_| !read())
     }
 
     /// Puts an archived span in the place of the same span, unless that is read now or about to be merged. Who reads
     /// afterwards finds the archived one: `read` is looked at while nobody has the head.
     pub fn archive(&self, old: &Arc<Span>, new: Arc<Span>, read: impl FnOnce() -> bool) -> bool {
+        self.put(old, new, |held| held.plan.is_none() && !read())
+    }
+
+    fn put(&self, old: &Arc<Span>, new: Arc<Span>, may: impl FnOnce(&Held) -> bool) -> bool {
         let mut state = self.write();
         let held = state.spans.iter_mut().find(|h| Arc::ptr_eq(&h.span, old));
-        held.filter(|h| h.plan.is_none() && !read()).map(|h| h.span = new).is_some()
+        // The caller holds the old one, so nothing is freed under the lock.
+        held.filter(|h| may(h)).map(|h| h.span = new).is_some()
     }
 }

@@ -1,7 +1,10 @@
 //! The sampled queries of a head, those of its spans and those of its fresh tokens, as one run in order of position.
 
 use crate::session::head::State;
+use crate::session::samples::Samples;
 use half::f16;
+use index::sketch::WatchedRow;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// A page of them.
@@ -33,6 +36,25 @@ impl State {
         }
         page.add(self.samples.each(), positions, most);
         Some(page)
+    }
+}
+
+impl State {
+    /// The latest `most` samples at positions behind `begin`, those of builds that run apart, in order of their positions.
+    pub fn latest_samples(&self, begin: u64, most: usize) -> Vec<WatchedRow> {
+        let mut rows = VecDeque::new();
+        let mut add = |samples: &Samples| {
+            for (position, _, q) in samples.each().filter(|&(position, ..)| position > begin) {
+                if rows.len() == most {
+                    rows.pop_front();
+                }
+                let q = q.iter().map(|x| x.to_f32()).collect();
+                rows.push_back(WatchedRow { q, visible: position as usize + 1 });
+            }
+        };
+        self.spans.iter().for_each(|h| h.span.queries().own.iter().for_each(&mut add));
+        add(&self.samples);
+        rows.into()
     }
 }
 

@@ -54,11 +54,6 @@ impl Samples {
         self.pos.last().copied()
     }
 
-    /// Positions with their queries.
-    pub fn rows(&self) -> impl Iterator<Item = (u64, &[f16])> {
-        self.pos.iter().copied().zip(self.q.chunks_exact(self.width))
-    }
-
     /// Position, what it sees, and queries of each, in order.
     pub fn each(&self) -> impl Iterator<Item = (u64, u64, &[f16])> {
         let numbers = self.pos.iter().zip(&self.seen);

@@ -312,6 +312,16 @@ impl Span {
         self.slot.as_ref()?.get()
     }
 
+    /// Bytes of the index in RAM.
+    pub fn index_bytes(&self) -> u64 {
+        self.indexed().map_or(0, |i| i.charge.bytes())
+    }
+
+    /// Bytes of the form that answers in the place of the rows.
+    pub fn compact_bytes(&self) -> u64 {
+        self.compact.as_ref().map_or(0, |c| c.charge.bytes())
+    }
+
     /// What is told of its index, once there is one.
     pub fn about(&self) -> Option<&About> {
         self.core.about.get()

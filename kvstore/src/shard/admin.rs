@@ -116,7 +116,6 @@ fn terms(session: &Session) -> v1::SessionTerms {
 }
 
 fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInfo {
-    let indexed = span.indexed();
     let about = span.about();
     let kind = about.map_or(index::Kind::Flat, |a| a.kind);
     let (_, spilled_bytes) = span.rows.tiers();
@@ -136,7 +135,7 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
         version: span.version,
         index: wire_kind(kind) as i32,
         ready: span.ready(),
-        index_bytes: indexed.map_or(0, |i| i.charge.bytes()),
+        index_bytes: span.index_bytes(),
         build_us: about.map_or(0, |a| a.build_us),
         recall: about.and_then(|a| a.recall),
         width: about.map_or(0, |a| u32::try_from(a.width).unwrap_or(u32::MAX)),
@@ -144,6 +143,6 @@ fn span_info(layer: usize, kv_head: usize, span: &Span, end: u64) -> v1::SpanInf
         tier: tier.into(),
         spilled_bytes,
         archived_bytes,
-        compact_bytes: span.compact().map_or(0, |c| c.charge.bytes()),
+        compact_bytes: span.compact_bytes(),
     }
 }

@@ -137,7 +137,7 @@ impl Node {
             self.keep(session, at);
         }
         if let Some(span) = pushed.wants_index {
-            self.queue(session, at, Work::Index(Arc::downgrade(session), Arc::downgrade(span.core())));
+            self.queue_index(session, at, &span);
         }
         if let Some(version) = pushed.wants_merge {
             self.queue(session, at, Work::Merge(Merge { session: Arc::downgrade(session), version }));

@@ -62,9 +62,7 @@ impl Node {
             Ok(true) => {}
             Ok(false) => return Ok(Moved::default()),
             // Who was there first has moved the rows.
-            Err(_) if head.current(span.core()).is_none_or(|now| !Arc::ptr_eq(&now, &span)) => {
-                return Ok(Moved::default());
-            }
+            Err(_) if !head.holds(&span) => return Ok(Moved::default()),
             Err(e) => {
                 self.metrics.archive_errors.increment(1);
                 return Err(explained(at, &span, "cannot go to", &e));
@@ -74,7 +72,7 @@ impl Node {
         let rows = span.rows.let_go(&session.purse);
         let in_ram = span.rows.tiers().0;
         let archived = Arc::new(span.over(rows).without_index());
-        let index = span.indexed().filter(|_| archived.index_is_away()).map_or(0, |i| i.charge.bytes());
+        let index = span.index_bytes() - archived.index_bytes();
         let moved = Moved { archived: archived.rows.archived(), freed: in_ram + index };
         if !head.archive(&span, archived, || session.is_read()) {
             return Ok(Moved::default());

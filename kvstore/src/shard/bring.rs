@@ -1,8 +1,7 @@
 //! What is brought back before it is read: rows from the archive, indexes from their files.
 
-use crate::admission::{Kind, Short};
+use crate::admission::{Charges, Kind, Short};
 use crate::archive::PARALLEL;
-use crate::builder::Work;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::span::{Indexed, Span, Want};
@@ -17,15 +16,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tonic::Status;
-
-/// Whether memory that is not free is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Charges {
-    /// What is cold makes room.
-    Patient,
-    /// What is not there now is not asked for.
-    Now,
-}
 
 /// Why a stored index is not used.
 pub(crate) enum Unusable {
@@ -109,8 +99,7 @@ impl Node {
         }
         // An index that was stored is there already.
         if span.take_unqueued() && !span.ready() {
-            let work = Work::Index(Arc::downgrade(&session), Arc::downgrade(span.core()));
-            self.queue(&session, at, work);
+            self.queue_index(&session, at, &span);
         }
         let current = session.head(at.0, at.1).ok().and_then(|head| head.current(span.core()));
         match current.filter(|now| now.index_is_away() && now.lacks(want)) {
@@ -129,8 +118,7 @@ impl Node {
             .map_err(|s| self.short(&format!("the index of layer {}, KV head {}", at.0, at.1), s))?;
         let rebuilt = indexed.is_none();
         if head.overlay(span, Arc::new(span.again().with_index(indexed))) && rebuilt {
-            let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
-            self.queue(session, *at, work);
+            self.queue_index(session, *at, span);
         }
         Ok(())
     }
@@ -209,21 +197,14 @@ impl Node {
         charges: Charges,
     ) -> Result<Result<Indexed, Short>, Unusable> {
         self.check_index(session, place, file)?;
-        let charge = |bytes| match charges {
-            Charges::Patient => session.purse.charge(Kind::Index, bytes),
-            Charges::Now => session.purse.charge_now(Kind::Index, bytes),
-        };
-        let mut held = match charge(file.index_bytes()) {
+        let mut held = match session.purse.charge_as(charges, Kind::Index, file.index_bytes()) {
             Ok(held) => held,
             Err(short) => return Ok(Err(short)),
         };
         let index = file.load().map_err(Unusable::Damaged)?;
         // What it takes in RAM differs a little from what it takes in the file.
-        let bytes = index.bytes() as u64;
-        match bytes.checked_sub(held.bytes()).map(charge) {
-            Some(Ok(more)) => held.absorb(more),
-            Some(Err(short)) => return Ok(Err(short)),
-            None => drop(held.split(held.bytes() - bytes)),
+        if let Err(short) = held.resize(index.bytes() as u64, charges) {
+            return Ok(Err(short));
         }
         let index_file::Owner { recall_target, build_us, .. } = file.owner;
         Ok(Ok(Indexed { index, recall_target, build_us, charge: held }))

@@ -17,19 +17,18 @@ use tokio::sync::oneshot;
 use tonic::Status;
 use wire::v1;
 
-/// Percent of the bytes of rows that a sketch takes where nobody says.
-const SKETCH_PERCENT: u32 = 25;
-/// The most that can be asked for.
-const SKETCH_MOST: u32 = 50;
-
 /// The form that is asked for.
 fn form(request: &v1::EvictRequest) -> Result<Form, Status> {
     match (request.tier(), request.sketch_percent) {
-        (v1::Tier::Sketched, 0) => Ok(Form::Sketched(SKETCH_PERCENT as u8)),
-        (v1::Tier::Sketched, percent) if percent <= SKETCH_MOST => Ok(Form::Sketched(percent as u8)),
-        (v1::Tier::Sketched, percent) => Err(Status::invalid_argument(format!(
-            "sketch_percent is {percent}, must be 1 to {SKETCH_MOST}, or 0 for {SKETCH_PERCENT}"
-        ))),
+        (v1::Tier::Sketched, 0) => Ok(Form::Sketched(Form::SKETCH_PERCENT)),
+        (v1::Tier::Sketched, percent) => match u8::try_from(percent) {
+            Ok(percent) if percent <= Form::SKETCH_MOST => Ok(Form::Sketched(percent)),
+            _ => Err(Status::invalid_argument(format!(
+                "sketch_percent is {percent}, must be 1 to {}, or 0 for {}",
+                Form::SKETCH_MOST,
+                Form::SKETCH_PERCENT
+            ))),
+        },
         (_, 0) => Ok(Form::Quantised),
         _ => Err(Status::invalid_argument("sketch_percent is for the tier sketched")),
     }

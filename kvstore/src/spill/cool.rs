@@ -9,6 +9,7 @@ use crate::node::Node;
 use crate::session::Session;
 use crate::session::compact::Form;
 use crate::session::span::Span;
+use crate::store::millis;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -101,8 +102,4 @@ pub fn start(node: Weak<Node>) -> std::io::Result<()> {
         }
     })?;
     Ok(())
-}
-
-fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }

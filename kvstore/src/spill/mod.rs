@@ -12,7 +12,6 @@ pub mod cool;
 pub mod policy;
 
 use crate::admission::{Reclaim, Short};
-use crate::builder::Work;
 use crate::node::Node;
 use crate::session::Session;
 use crate::session::span::Span;
@@ -152,11 +151,7 @@ impl Node {
         let Some(kept) = &session.kept else { return 0 };
         let Ok(head) = session.head(at.0, at.1) else { return 0 };
         let bytes = span.rows.tiers().0;
-        let dim = span.rows.dims().0;
-        let rows = span.rows.spilled(&session.purse, |extent, first| {
-            store.map_rows(kept.fingerprint, at, span.begin + first, (extent, dim))
-        });
-        match rows {
+        match span.rows.spilled(&session.purse, store.files_of(kept, at, &span)) {
             Ok(rows) => {
                 if !head.overlay(&span, Arc::new(span.over(rows))) {
                     return 0;
@@ -169,8 +164,7 @@ impl Node {
             }
             Err(e) => {
                 // The files of a span that was merged, cut off, closed or archived meanwhile are gone, and rightly so.
-                let same = |now: Arc<Span>| Arc::ptr_eq(&now, &span);
-                if head.current(span.core()).is_some_and(same) && !kept.has_ended() {
+                if head.holds(&span) && !kept.has_ended() {
                     span.set_unreadable();
                     self.metrics.store_errors.increment(1);
                     let (layer, kv_head) = at;
@@ -237,12 +231,8 @@ impl Node {
             return Ok(0);
         }
         // What is copied from a file must be what was written there.
-        let dim = span.rows.dims().0;
-        let checked = span.rows.mapped_again(|extent, first| {
-            store.map_rows(kept.fingerprint, *at, span.begin + first, (extent, dim))
-        });
-        if let Err(e) = checked {
-            if head.current(span.core()).is_none_or(|now| !Arc::ptr_eq(&now, span)) || kept.has_ended() {
+        if let Err(e) = span.rows.mapped_again(store.files_of(kept, *at, span)) {
+            if !head.holds(span) || kept.has_ended() {
                 return Ok(0);
             }
             self.metrics.store_errors.increment(1);
@@ -267,8 +257,7 @@ impl Node {
             return Ok(0);
         }
         if rebuilt {
-            let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
-            self.queue(session, *at, work);
+            self.queue_index(session, *at, span);
         }
         if span.compact().is_some() {
             self.keep(session, *at);
@@ -280,8 +269,8 @@ impl Node {
 
 /// Bytes that answer for the rows of a span which lie in files, and that can be had again: a compact form, an index.
 fn beside_rows(span: &Span, session: &Session) -> u64 {
-    let index = span.indexed().filter(|_| span.can_let_index_go() && !session.is_read());
-    index.map_or(0, |i| i.charge.bytes()) + span.compact().map_or(0, |c| c.charge.bytes())
+    let index = if span.can_let_index_go() && !session.is_read() { span.index_bytes() } else { 0 };
+    index + span.compact_bytes()
 }
 
 /// Bytes that a span takes in RAM in addition when it comes back: rows, and an index about as large as its file.

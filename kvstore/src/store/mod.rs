@@ -292,6 +292,17 @@ impl Store {
         Ok(file)
     }
 
+    /// Opens files of a span for [`SealedRows`]: of an extent that begins so many rows from its first.
+    pub fn files_of<'s>(
+        &'s self,
+        kept: &'s Kept,
+        at: (usize, usize),
+        span: &'s Span,
+    ) -> impl Fn(&Extent, u64) -> Result<ExtentFile, FileError> + 's {
+        let dim = span.rows.dims().0;
+        move |extent, first| self.map_rows(kept.fingerprint, at, span.begin + first, (extent, dim))
+    }
+
     fn write_queries(
         &self,
         fingerprint: [u8; 32],
@@ -356,7 +367,8 @@ pub fn fingerprint_hash(fingerprint: &v1::Fingerprint) -> [u8; 32] {
     *blake3::hash(&fingerprint.encode_to_vec()).as_bytes()
 }
 
-fn millis(d: Duration) -> u64 {
+/// For what counts in milliseconds.
+pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 

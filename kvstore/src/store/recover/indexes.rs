@@ -2,6 +2,7 @@
 //! is built again: it is no reason to refuse a session.
 
 use super::Files;
+use crate::admission::Charges;
 use crate::catalogue::records::HeadRecord;
 use crate::node::Node;
 use crate::session::Session;
@@ -9,7 +10,7 @@ use crate::session::compact::Form;
 use crate::session::head::Head;
 use crate::session::samples;
 use crate::session::span::{About, Indexed, Queries, Span};
-use crate::shard::bring::{Charges, Unusable};
+use crate::shard::bring::Unusable;
 use crate::store::Store;
 use crate::store::index_file::IndexFile;
 use rayon::prelude::*;

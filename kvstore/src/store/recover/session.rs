@@ -196,8 +196,7 @@ impl Node {
             let spans: Vec<Arc<Span>> = head.read().spans().map(|(span, _)| span.clone()).collect();
             // That of a span whose rows lie in the archive is queued when they come back.
             for span in spans.iter().filter(|s| !s.ready() && !s.lacks(Want::Rows)) {
-                let work = Work::Index(Arc::downgrade(session), Arc::downgrade(span.core()));
-                self.queue(session, (layer, kv_head), work);
+                self.queue_index(session, (layer, kv_head), span);
             }
             for version in head.plans() {
                 let merge = Merge { session: Arc::downgrade(session), version };
