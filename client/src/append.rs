@@ -12,9 +12,9 @@ use wire::tensor;
 use wire::v1;
 
 /// Messages are not made larger than this, whatever the shard takes: smaller ones spread over the pipeline.
-pub(crate) const PIECE_BYTES: u64 = 4 << 20;
+const PIECE_BYTES: u64 = 4 << 20;
 /// Ids, tags and lengths of a chunk, generously.
-pub(crate) const OVERHEAD_BYTES: u64 = 1024;
+const OVERHEAD_BYTES: u64 = 1024;
 
 /// Consecutive tokens of one layer, all KV heads, row-major.
 #[derive(Debug, Clone, Copy)]
@@ -55,39 +55,12 @@ impl Session {
 impl Inner {
     /// The pieces of one run, in order, as many in flight as the shard's client allows.
     async fn append_run(&self, chunk: &LayerChunk<'_>, tokens: usize, run: &PlannedRun) -> Result<(), Error> {
-        let holder = &self.holders[run.holder];
-        let step = self.piece_tokens(holder, run)?;
-        let mut pending = VecDeque::new();
-        for first in (0..tokens).step_by(step) {
-            let piece = first..tokens.min(first + step);
-            let message = self.piece(chunk, run, piece.clone(), piece.end == tokens);
-            let end = chunk.begin + piece.end as u64;
-            match holder.shard.submit(message).await {
-                Ok(ack) => pending.push_back((end, ack)),
-                Err(status) => {
-                    // An earlier refusal is the better reason.
-                    drain(holder, &mut pending).await?;
-                    return Err(holder.explain(&status).await);
-                }
-            }
-        }
-        drain(holder, &mut pending).await
-    }
-
-    /// Tokens in a piece: a query for every token at the most.
-    fn piece_tokens(&self, holder: &Holder, run: &PlannedRun) -> Result<usize, Error> {
         let Geometry { key_dim, value_dim, .. } = self.geometry;
+        // A query for every token at the most.
         let width = key_dim + value_dim + self.geometry.group() * key_dim;
         let token_bytes = 2 * (run.kv_heads.len() * width) as u64 + 10;
-        let room = holder.max_message_bytes.min(PIECE_BYTES).saturating_sub(OVERHEAD_BYTES);
-        match room / token_bytes {
-            0 => Err(Error::Input(format!(
-                "shard {}: server.max_message = {} is too small for one token of {token_bytes} bytes",
-                holder.shard.name(),
-                holder.max_message_bytes
-            ))),
-            tokens => Ok(usize::try_from(tokens).unwrap_or(usize::MAX)),
-        }
+        let piece = |tokens: Range<usize>, last| self.piece(chunk, run, tokens, last);
+        send(&self.holders[run.holder], (chunk.begin, tokens, token_bytes), piece).await
     }
 
     fn piece(
@@ -129,8 +102,40 @@ impl Inner {
     }
 }
 
+/// Sends `tokens` tokens from position `begin` on, of so many bytes each, in pieces that a message has room for; returns when
+/// all are acknowledged. `piece` makes the message of a part, and is told whether it is the last.
+pub(crate) async fn send(
+    holder: &Holder,
+    (begin, tokens, token_bytes): (u64, usize, u64),
+    piece: impl Fn(Range<usize>, bool) -> v1::AppendChunk,
+) -> Result<(), Error> {
+    let room = holder.max_message_bytes.min(PIECE_BYTES).saturating_sub(OVERHEAD_BYTES) / token_bytes;
+    if room == 0 {
+        return Err(Error::Input(format!(
+            "shard {}: server.max_message = {} is too small for one token of {token_bytes} bytes",
+            holder.shard.name(),
+            holder.max_message_bytes
+        )));
+    }
+    let mut pending = VecDeque::new();
+    let step = usize::try_from(room).unwrap_or(usize::MAX);
+    for first in (0..tokens).step_by(step) {
+        let part = first..tokens.min(first.saturating_add(step));
+        let (end, last) = (begin + part.end as u64, part.end == tokens);
+        match holder.shard.submit(piece(part, last)).await {
+            Ok(ack) => pending.push_back((end, ack)),
+            Err(status) => {
+                // An earlier refusal is the better reason.
+                drain(holder, &mut pending).await?;
+                return Err(holder.explain(&status).await);
+            }
+        }
+    }
+    drain(holder, &mut pending).await
+}
+
 /// Waits for what is in flight; every acknowledgement must name the end of its own piece.
-pub(crate) async fn drain(
+async fn drain(
     holder: &Holder,
     pending: &mut VecDeque<(u64, crate::shard::PendingAck)>,
 ) -> Result<(), Error> {

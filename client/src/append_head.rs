@@ -1,10 +1,9 @@
 //! Rows and queries of a single head, for who brings a session in head by head rather than layer by layer.
 
-use crate::append::{OVERHEAD_BYTES, PIECE_BYTES, drain};
+use crate::append::send;
 use crate::session::Holder;
 use crate::{Error, Session, finite};
 use half::f16;
-use std::collections::VecDeque;
 use std::ops::Range;
 use wire::tensor;
 use wire::v1;
@@ -43,29 +42,8 @@ impl Session {
         let tokens = chunk.k.len() / kd;
         check(&chunk, tokens, (group, kd, vd))?;
         let token_bytes = 2 * (kd + vd + group * kd) as u64 + 20;
-        let room = holder.max_message_bytes.min(PIECE_BYTES).saturating_sub(OVERHEAD_BYTES) / token_bytes;
-        if room == 0 {
-            return Err(Error::Input(format!(
-                "shard {}: server.max_message = {} is too small for one token of {token_bytes} bytes",
-                holder.shard.name(),
-                holder.max_message_bytes
-            )));
-        }
-        let mut pending = VecDeque::new();
-        let step = usize::try_from(room).unwrap_or(usize::MAX);
-        for first in (0..tokens).step_by(step) {
-            let piece = first..tokens.min(first.saturating_add(step));
-            let end = chunk.begin + piece.end as u64;
-            match holder.shard.submit(self.head_piece(&chunk, piece, tokens)).await {
-                Ok(ack) => pending.push_back((end, ack)),
-                Err(status) => {
-                    // An earlier refusal is the better reason.
-                    drain(holder, &mut pending).await?;
-                    return Err(holder.explain(&status).await);
-                }
-            }
-        }
-        drain(holder, &mut pending).await
+        let piece = |tokens: Range<usize>, last| self.head_piece(&chunk, tokens, last);
+        send(holder, (chunk.begin, tokens, token_bytes), piece).await
     }
 
     fn holder(&self, chunk: &HeadChunk<'_>) -> Result<&Holder, Error> {
@@ -76,7 +54,7 @@ impl Session {
         })
     }
 
-    fn head_piece(&self, chunk: &HeadChunk<'_>, piece: Range<usize>, tokens: usize) -> v1::AppendChunk {
+    fn head_piece(&self, chunk: &HeadChunk<'_>, piece: Range<usize>, last: bool) -> v1::AppendChunk {
         let (group, kd, vd) =
             (self.inner.geometry.group(), self.inner.geometry.key_dim, self.inner.geometry.value_dim);
         let (begin, end) = (chunk.begin + piece.start as u64, chunk.begin + piece.end as u64);
@@ -94,7 +72,7 @@ impl Session {
             q: (from < to).then(|| tensor::from_f16(&[to - from, group, kd], q)),
             q_pos: chunk.q_pos[from..to].to_vec(),
             q_window: chunk.q_window,
-            seal_to: chunk.seal_to.filter(|_| piece.end == tokens),
+            seal_to: chunk.seal_to.filter(|_| last),
         }
     }
 }
